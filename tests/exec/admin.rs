@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -16,7 +15,7 @@ use crate::harness::lab::{
 use crate::harness::peername::{AS_NOBODY, BINARY, NO_CAPABILITIES, Peername, copy_executable};
 use crate::harness::programs::browser::wait_page_shows;
 use crate::harness::rig::exec::{MODES, NOTIFY, PRELOAD, built_library, v2};
-use crate::harness::rig::exec_notify::{kill_pid, network_of, wait_helper_pid};
+use crate::harness::rig::exec_notify::{kill_pid, wait_helper_pid};
 
 /// Redis behind `peername exec`, whose admin endpoint is at an address and at a Unix socket.
 struct Served {
@@ -80,11 +79,6 @@ impl Served {
 
     fn wait_metric(&self, line: &str) {
         wait_metric(&self.lab.server, &[], line);
-    }
-
-    fn network(&self) -> PathBuf {
-        let network = self.lab.server.enter(|| network_of("thread-self"));
-        network.expect("a network")
     }
 }
 
@@ -175,7 +169,7 @@ fn level_of_the_log_is_changed_over_the_unix_socket() {
 #[test]
 fn endpoint_reports_the_supervisor_and_ends_with_the_program() {
     let mut served = Served::start(PRELOAD, &[]);
-    let supervisor = wait_helper_pid("peername-notify", &served.network());
+    let supervisor = wait_helper_pid("peername-notify", &served.lab.server.network());
     kill_pid(supervisor);
     wait_until("unreadiness", || {
         let ready = served.get("/readyz");
@@ -201,7 +195,10 @@ fn endpoint_reports_the_supervisor_and_ends_with_the_program() {
 fn killed_endpoint_is_reported_and_harms_no_client() {
     for mode in MODES {
         let served = Served::start(mode, &[]);
-        kill_pid(wait_helper_pid("peername-admin", &served.network()));
+        kill_pid(wait_helper_pid(
+            "peername-admin",
+            &served.lab.server.network(),
+        ));
         served.process.wait_logged("the admin endpoint has exited");
         served.assert_serves(fresh_client_v4());
     }

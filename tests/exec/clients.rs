@@ -9,7 +9,9 @@ use crate::harness::addr::{
 };
 use crate::harness::conn::Conn;
 use crate::harness::header_bytes;
-use crate::harness::lab::{Host, Lab, LeasedFile, Process, Scratch, WAIT_LIMIT, wait_until};
+use crate::harness::lab::{
+    Host, Lab, LeasedFile, Process, Scratch, WAIT_LIMIT, python, wait_until,
+};
 use crate::harness::peername::{BINARY, words};
 use crate::harness::programs::server::nginx;
 use crate::harness::rig::exec::{MODES, ProgramRig, ServerRig, pseudo_ipv4, v1, v2};
@@ -370,11 +372,7 @@ fn other_client() -> SocketAddr {
 }
 
 /// A blocking accept(2) in one thread. Its connections stay open.
-const SPEAKS_FIRST: &[&str] = &[
-    "/usr/bin/python3",
-    "-uc",
-    include_str!("clients/speaks_first.py"),
-];
+const SPEAKS_FIRST: &[&str] = &python(include_str!("clients/speaks_first.py"));
 
 /// From the change of a list to its effect, as docs/bans.md has it.
 const IN_FORCE: Duration = Duration::from_secs(1);

@@ -14,8 +14,8 @@ use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, pr
 
 use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
 use crate::harness::lab::{
-    Host, Lab, OWN_PID_NAMESPACE, Process, Scratch, assert_fails, assert_prints, stdout_text,
-    wait_until,
+    Host, Lab, OWN_PID_NAMESPACE, Process, Scratch, assert_fails, assert_prints, python,
+    stdout_text, wait_until,
 };
 use crate::harness::peername::{BINARY, Peername, copy_executable};
 use crate::harness::rig::exec::{
@@ -373,8 +373,4 @@ fn limit_free_descriptors(process: Pid, open: &BTreeSet<u64>, free: usize) -> Rl
 }
 
 /// Repeats accept(2) after each signal and each error.
-const REPEATING: &[&str] = &[
-    "/usr/bin/python3",
-    "-uc",
-    include_str!("faults/repeating.py"),
-];
+const REPEATING: &[&str] = &python(include_str!("faults/repeating.py"));

@@ -12,7 +12,7 @@ use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, pr
 
 use crate::harness::addr::{LISTEN_V4, LISTEN_V6, fresh_client_like, fresh_client_v4};
 use crate::harness::conn::Conn;
-use crate::harness::lab::{Process, Scratch, wait_until};
+use crate::harness::lab::{Process, Scratch, python, wait_until};
 use crate::harness::rig::exec::{MODES, ProgramRig, ServerRig, header_waiter_pid, v1, v2};
 use crate::harness::rig::exec_notify::cpu_ticks;
 
@@ -293,21 +293,13 @@ fn next_fd(pid: Pid) -> u64 {
 }
 
 /// Accepts from one listener after the other, with time between.
-const TWO_LISTENERS: &[&str] = &[
-    "/usr/bin/python3",
-    "-uc",
-    include_str!("header_waiter/two_listeners.py"),
-];
+const TWO_LISTENERS: &[&str] = &python(include_str!("header_waiter/two_listeners.py"));
 
 /// Listens at one address, with SO_REUSEPORT, and prints the clients.
 const SHARED_PORT: &str = include_str!("header_waiter/shared_port.py");
 
 /// Listens for a moment at each of many ports.
-const SHORT_LISTENERS: &[&str] = &[
-    "/usr/bin/python3",
-    "-uc",
-    include_str!("header_waiter/short_listeners.py"),
-];
+const SHORT_LISTENERS: &[&str] = &python(include_str!("header_waiter/short_listeners.py"));
 
 /// Listens at 41 ports, and tells each client its address.
 const MANY_LISTENERS: &str = include_str!("header_waiter/many_listeners.py");

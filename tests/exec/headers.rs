@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::harness::addr::{FRONT_V4, LISTEN_V4, LISTEN_V6, fresh_client_v4, fresh_client_v6};
 use crate::harness::conn::{Conn, End};
 use crate::harness::header_bytes;
-use crate::harness::lab::assert_within;
+use crate::harness::lab::{assert_within, python};
 use crate::harness::rig::exec::{MODES, ProgramRig, ServerRig, mapped_ipv6, pseudo_ipv4, v1, v2};
 
 #[test]
@@ -228,7 +228,7 @@ fn listener_may_move_to_another_port() {
     let script = include_str!("headers/moving_listener.py");
     for mode in MODES {
         let ports = ["--ports=1-8442,8444-65535"];
-        let program = ProgramRig::with_mode(mode, &ports, &["/usr/bin/python3", "-uc", script]);
+        let program = ProgramRig::with_mode(mode, &ports, &python(script));
         program.process.wait_printed("refused");
         let conn = Conn::connect(&program.lab.balancer, LISTEN_V4);
         let output = conn.recv_text_to_end();
@@ -248,8 +248,7 @@ while True:
     conn.close()";
     for mode in MODES {
         for (options, shown) in [(&["--dst"][..], FRONT_V4), (&[], LISTEN_V4)] {
-            let program =
-                ProgramRig::with_mode(mode, options, &["/usr/bin/python3", "-uc", script]);
+            let program = ProgramRig::with_mode(mode, options, &python(script));
             let conn =
                 Conn::connect_and_send(&program.lab.balancer, LISTEN_V4, &v2(fresh_client_v4()));
             let output = conn.recv_text_to_end();
@@ -288,7 +287,7 @@ except ConnectionResetError: pass
 try: conn.getpeername()
 except OSError as error: print(errno.errorcode[error.errno], *conn.getsockname())";
     for mode in MODES {
-        let program = ProgramRig::with_mode(mode, &["--dst"], &["/usr/bin/python3", "-uc", script]);
+        let program = ProgramRig::with_mode(mode, &["--dst"], &python(script));
         let conn = Conn::connect_and_send(&program.lab.balancer, LISTEN_V4, &v2(fresh_client_v4()));
         conn.recv_text_until(|text| text == "accepted");
         conn.reset();

@@ -14,7 +14,9 @@ use crate::harness::addr::{
 use crate::harness::conn::Conn;
 use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes;
-use crate::harness::lab::{Host, Lab, Process, Scratch, WAIT_LIMIT, stderr_text, wait_until};
+use crate::harness::lab::{
+    Host, Lab, Process, Scratch, WAIT_LIMIT, python, stderr_text, wait_until,
+};
 use crate::harness::peername::{
     AS_NOBODY, BINARY, NO_CAPABILITIES, Peername, copy_executable, words,
 };
@@ -242,8 +244,7 @@ fn datagrams_show_the_client() {
 fn program_keeps_its_process() {
     let mut server = Private::start(User::Nobody, "--protocol=tcp", PYTHON);
     server.process.signal(Signal::INT);
-    let status = server.process.wait_exit(WAIT_LIMIT).expect("its end");
-    assert_eq!(status.code(), Some(7));
+    server.process.assert_exits(7);
     // The proxy ends with the program.
     server.lab.balancer.wait_connection_refused(LISTEN_V4);
 }
@@ -320,8 +321,7 @@ fn killed_proxy_terminates_the_program_without_a_log() {
     process.wait_printed("serving");
     let network = network_of(&process.pid().to_string()).expect("a network");
     kill_pid(wait_helper_pid("exe", &network));
-    let status = process.wait_exit(WAIT_LIMIT).expect("its end");
-    assert_eq!(status.signal(), Some(Signal::TERM.as_raw()));
+    process.assert_killed_by(Signal::TERM);
 }
 
 /// When the monitor of program and proxy is killed, the kernel kills the program, and the proxy ends with it.
@@ -329,8 +329,7 @@ fn killed_proxy_terminates_the_program_without_a_log() {
 fn killed_monitor_ends_program_and_proxy() {
     let mut server = Private::start(User::Nobody, "--protocol=tcp", PYTHON);
     kill_pid(server.wait_helper("peername-netns"));
-    let status = server.process.wait_exit(WAIT_LIMIT).expect("its end");
-    assert_eq!(status.signal(), Some(Signal::KILL.as_raw()));
+    server.process.assert_killed_by(Signal::KILL);
     server.lab.balancer.wait_connection_refused(LISTEN_V4);
 }
 
@@ -350,8 +349,7 @@ fn suspended_monitor_goes_on_after_sigcont() {
         client
     );
     kill_pid(server.wait_helper("exe"));
-    let status = server.process.wait_exit(WAIT_LIMIT).expect("its end");
-    assert_eq!(status.signal(), Some(Signal::TERM.as_raw()));
+    server.process.assert_killed_by(Signal::TERM);
 }
 
 /// SIGSTOP and SIGCONT do not shorten the time that the program has to end by itself.
@@ -396,11 +394,7 @@ fn suspend_and_resume(pid: Pid) {
 /// does for any server that refuses connections.
 #[test]
 fn shut_down_listener_resets_clients() {
-    let server = Private::start(
-        User::Nobody,
-        "--protocol=tcp",
-        &["/usr/bin/python3", "-uc", WAITING],
-    );
+    let server = Private::start(User::Nobody, "--protocol=tcp", &python(WAITING));
     let client = fresh_client_v4();
     assert_eq!(
         server.reported_client(LISTEN_V4, &header_for(client)),
@@ -425,7 +419,7 @@ fn address(answer: &[u8]) -> SocketAddr {
 /// Longer than a signal takes to end a program.
 const A_MOMENT: Duration = Duration::from_millis(300);
 
-const PYTHON: &[&str] = &["/usr/bin/python3", "-uc", include_str!("netns/serving.py")];
+const PYTHON: &[&str] = &python(include_str!("netns/serving.py"));
 
 /// One thread waits in accept(2); SIGUSR2 shuts the listener down.
 const WAITING: &str = include_str!("netns/waiting.py");

@@ -28,7 +28,7 @@ pub(crate) use asserts::{
 pub(crate) use failing::failing_calls;
 pub(crate) use host::Host;
 pub(crate) use leased_file::LeasedFile;
-pub(crate) use process::{OWN_PID_NAMESPACE, Process, with_files};
+pub(crate) use process::{OWN_PID_NAMESPACE, Process, python, with_files};
 pub(crate) use scratch::Scratch;
 pub(crate) use waits::{WAIT_LIMIT, assert_within, poll_until, wait_for, wait_until};
 

@@ -10,9 +10,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::harness::addr::v4;
-use crate::harness::lab::{
-    Process, WAIT_LIMIT, assert_contains, stderr_text, stdout_text, wait_until,
-};
+use crate::harness::lab::{Process, assert_contains, stderr_text, stdout_text, wait_until};
 use crate::harness::rig::jail::{JailRig, USERS, User};
 
 /// The lines of standard error that the jail wrote, and not the program.
@@ -315,8 +313,7 @@ fn denial_fails_a_program_that_has_succeeded() {
     let mut program = rig.start(User::Nobody, &options, &["sh", "-c", script]);
     program.wait_printed("ready");
     program.signal(Signal::TERM);
-    let status = program.wait_exit(WAIT_LIMIT).expect("its end");
-    assert_eq!(status.code(), Some(3));
+    program.assert_exits(3);
     // A killed jail does not leave its program behind.
     let script = "echo ready; exec sleep 60";
     let program = rig.start(User::Nobody, &options, &["sh", "-c", script]);

@@ -3,13 +3,12 @@
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
-use std::time::Duration;
 
 use rustix::process::Signal;
 
 use crate::harness::lab::{
-    WAIT_LIMIT, assert_contains, assert_fails, assert_prints, assert_succeeds, stderr_text,
-    stdout_text, wait_for, wait_until,
+    assert_contains, assert_fails, assert_prints, assert_succeeds, stderr_text, stdout_text,
+    wait_for, wait_until,
 };
 use crate::harness::rig::jail::{JailRig, USERS, User};
 
@@ -33,8 +32,7 @@ fn signals_reach_the_program_and_the_interceptor_ends_with_it() {
     let mut program = rig.start(User::Nobody, &[], &["sh", "-c", script]);
     program.wait_printed("ready");
     program.signal(Signal::USR1);
-    let status = program.wait_exit(WAIT_LIMIT).expect("its exit");
-    assert_eq!(status.code(), Some(3));
+    program.assert_exits(3);
     program.wait_printed("caught");
     super::wait_interceptor_exit(&rig);
 }
@@ -86,8 +84,7 @@ fn killed_program_is_reported_as_killed() {
     let mut program = rig.start(User::Root, &[], &["sh", "-c", "echo ready; exec sleep 60"]);
     program.wait_printed("ready");
     program.signal(Signal::KILL);
-    let status = program.wait_exit(Duration::from_secs(5)).expect("its end");
-    assert_eq!(status.signal(), Some(9));
+    program.assert_killed_by(Signal::KILL);
 }
 
 #[test]

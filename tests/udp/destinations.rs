@@ -50,8 +50,7 @@ fn destinations_are_refused_as_over_tcp() {
         }
     }
     let client = fresh_client_v4();
-    rig.send_from_balancer(&[&v2_udp(client, addr("127.0.0.1:9000")), b"the last"]);
-    rig.backend_v4.expect_datagram(b"the last", client);
+    rig.assert_delivered(&v2_udp(client, addr("127.0.0.1:9000")), b"the last", client);
     let dropped = rig.stop_and_count_drops();
     assert_eq!(dropped["destination_loopback"], 1, "{dropped:?}");
     assert_eq!(dropped["destination_own_listener"], 2, "{dropped:?}");

@@ -16,8 +16,7 @@ fn header_alone_is_not_forwarded() {
     let mut rig = UdpRig::new(&["--udp-header=first"]);
     let client = fresh_client_v4();
     rig.send_from_balancer(&[&datagram_header_for(client)]);
-    rig.send_from_balancer(&[b"hello"]);
-    rig.backend_v4.expect_datagram(b"hello", client);
+    rig.assert_delivered(&[], b"hello", client);
     // An empty datagram of the client's is data.
     rig.send_from_balancer(&[]);
     rig.backend_v4.expect_datagram(b"", client);
@@ -33,12 +32,9 @@ fn header_alone_is_not_forwarded() {
 fn new_header_replaces_the_client_of_a_flow() {
     let rig = UdpRig::new(&["--udp-header=first"]);
     for client in [fresh_client_v4(), fresh_client_v4()] {
-        rig.send_from_balancer(&[&datagram_header_for(client), b"first"]);
-        rig.backend_v4.expect_datagram(b"first", client);
-        rig.send_from_balancer(&[b"second"]);
-        rig.backend_v4.expect_datagram(b"second", client);
-        rig.backend_v4.send(client, &[b"answer"]);
-        rig.balancer.expect_datagram(b"answer", LISTEN_V4);
+        rig.assert_delivered(&datagram_header_for(client), b"first", client);
+        rig.assert_delivered(&[], b"second", client);
+        rig.assert_reply(client, b"answer");
     }
 }
 
@@ -55,10 +51,8 @@ fn header_moves_a_live_client_to_another_flow() {
     rig.backend_v4.send(client, &[b"answer"]);
     second.expect_datagram(b"answer", LISTEN_V4);
     // The old port is still a flow of this client: a datagram from it, even without a header, moves the client back.
-    rig.send_from_balancer(&[b"back"]);
-    rig.backend_v4.expect_datagram(b"back", client);
-    rig.backend_v4.send(client, &[b"answer"]);
-    rig.balancer.expect_datagram(b"answer", LISTEN_V4);
+    rig.assert_delivered(&[], b"back", client);
+    rig.assert_reply(client, b"answer");
 }
 
 /// Two ports of one balancer are two clients; a port without a flow has no client.
@@ -105,12 +99,10 @@ fn flows_are_separated_by_the_local_address() {
 fn idle_flow_expires() {
     let rig = UdpRig::new(&["--udp-header=first", "--close-after=2s"]);
     let client = fresh_client_v4();
-    rig.send_from_balancer(&[&datagram_header_for(client), b"0"]);
-    rig.backend_v4.expect_datagram(b"0", client);
+    rig.assert_delivered(&datagram_header_for(client), b"0", client);
     for _ in 0..8 {
         thread::sleep(Duration::from_millis(500));
-        rig.send_from_balancer(&[b"again"]);
-        rig.backend_v4.expect_datagram(b"again", client);
+        rig.assert_delivered(&[], b"again", client);
     }
     thread::sleep(Duration::from_millis(3500));
     rig.send_from_balancer(&[b"too late"]);
@@ -130,8 +122,7 @@ fn version_1_begins_a_flow_as_nginx_sends_it() {
     for payload in [b"first".as_slice(), b"second"] {
         rig.backend_v4.expect_datagram(payload, client);
     }
-    rig.backend_v4.send(client, &[b"answer"]);
-    rig.balancer.expect_datagram(b"answer", LISTEN_V4);
+    rig.assert_reply(client, b"answer");
     for options in [
         &["--udp-header=each"][..],
         &["--udp-header=first", "--strict-header"],
@@ -156,8 +147,7 @@ fn local_header_makes_a_flow_the_balancers() {
     let (bytes, from) = rig.backend_v4.recv();
     assert_eq!(bytes, b"health");
     assert!(from.ip().is_loopback(), "{from}");
-    rig.backend_v4.send(from, &[b"well"]);
-    rig.balancer.expect_datagram(b"well", LISTEN_V4);
+    rig.assert_reply(from, b"well");
 }
 
 /// The balancer has assigned its port to another client when a late reply to the first one comes. The new client must
@@ -166,13 +156,10 @@ fn local_header_makes_a_flow_the_balancers() {
 fn late_reply_does_not_reach_the_next_client() {
     let mut rig = UdpRig::new(&["--udp-header=first"]);
     let (first, next) = (fresh_client_v4(), fresh_client_v4());
-    rig.send_from_balancer(&[&datagram_header_for(first), b"question"]);
-    rig.backend_v4.expect_datagram(b"question", first);
-    rig.send_from_balancer(&[&datagram_header_for(next), b"another"]);
-    rig.backend_v4.expect_datagram(b"another", next);
+    rig.assert_delivered(&datagram_header_for(first), b"question", first);
+    rig.assert_delivered(&datagram_header_for(next), b"another", next);
     rig.backend_v4.send(first, &[b"late"]);
-    rig.backend_v4.send(next, &[b"in time"]);
-    rig.balancer.expect_datagram(b"in time", LISTEN_V4);
+    rig.assert_reply(next, b"in time");
     assert_eq!(rig.stop_and_count_drops().get("flow_changed"), Some(&1));
 }
 
@@ -181,15 +168,12 @@ fn late_reply_does_not_reach_the_next_client() {
 fn replies_keep_a_flow_alive() {
     let rig = UdpRig::new(&["--udp-header=first", "--close-after=2s"]);
     let client = fresh_client_v4();
-    rig.send_from_balancer(&[&datagram_header_for(client), b"subscribe"]);
-    rig.backend_v4.expect_datagram(b"subscribe", client);
+    rig.assert_delivered(&datagram_header_for(client), b"subscribe", client);
     for _ in 0..8 {
-        rig.backend_v4.send(client, &[b"news"]);
-        rig.balancer.expect_datagram(b"news", LISTEN_V4);
+        rig.assert_reply(client, b"news");
         thread::sleep(Duration::from_millis(500));
     }
-    rig.send_from_balancer(&[b"thanks"]);
-    rig.backend_v4.expect_datagram(b"thanks", client);
+    rig.assert_delivered(&[], b"thanks", client);
 }
 
 /// A refused header ends its flow, because the datagrams that follow belong to the refused client, not to the previous one.

@@ -38,8 +38,7 @@ fn full_table_evicts_for_new_clients() {
         clients
     };
     for client in send_at_once(8) {
-        rig.backend_v4.send(client, &[b"answer"]);
-        rig.balancer.expect_datagram(b"answer", LISTEN_V4);
+        rig.assert_reply(client, b"answer");
     }
     send_at_once(64);
 }
@@ -67,8 +66,7 @@ fn assert_withstands_flood(mut rig: UdpRig, sessions: usize) {
         let last = [round + 100, 0xffff].map(u32::to_be_bytes).concat();
         flood.send(LISTEN_V4, &[&datagram_header_for(flooder), &last]);
         wait_request(&rig, flooder, &last);
-        rig.backend_v4.send(*client, &[b"answer"]);
-        rig.balancer.expect_datagram(b"answer", LISTEN_V4);
+        rig.assert_reply(*client, b"answer");
         max_fds = max_fds.max(rig.proxy.count_fds());
         let due = Duration::from_millis(u64::from(round) / 10);
         std::thread::sleep(due.saturating_sub(start.elapsed()));
@@ -79,8 +77,7 @@ fn assert_withstands_flood(mut rig: UdpRig, sessions: usize) {
     assert!(max_fds <= bound, "{max_fds} descriptors, {idle} before");
     // Their sessions are still open, although the clients have sent nothing since.
     for client in clients {
-        rig.backend_v4.send(client, &[b"still here"]);
-        rig.balancer.expect_datagram(b"still here", LISTEN_V4);
+        rig.assert_reply(client, b"still here");
     }
     let memory = rig.proxy.resident_kib();
     let totals = rig.stop();

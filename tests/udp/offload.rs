@@ -135,10 +135,8 @@ fn unusual_datagrams_go_through_user_space() {
         (&another, vec![7; 100], vec![8; 100]),
         (&datagram_header_for(client), vec![], vec![]),
     ] {
-        rig.send_from_balancer(&[header, &request]);
-        rig.backend_v4.expect_datagram(&request, client);
-        rig.backend_v4.send(client, &[&answer]);
-        rig.balancer.expect_datagram(&answer, LISTEN_V4);
+        rig.assert_delivered(header, &request, client);
+        rig.assert_reply(client, &answer);
         rig.round_trip(client);
     }
     serve_until_offloaded(&rig, client);

@@ -55,10 +55,8 @@ fn pending_icmp_error_loses_no_datagram() {
 fn empty_datagrams_are_relayed() {
     let rig = UdpRig::new(&[]);
     let client = fresh_client_v4();
-    rig.send_from_balancer(&[&datagram_header_for(client)]);
-    rig.backend_v4.expect_datagram(b"", client);
-    rig.backend_v4.send(client, &[]);
-    rig.balancer.expect_datagram(b"", LISTEN_V4);
+    rig.assert_delivered(&datagram_header_for(client), b"", client);
+    rig.assert_reply(client, b"");
     rig.round_trip(client);
 }
 
@@ -69,11 +67,9 @@ fn largest_datagrams_are_relayed() {
     let client = fresh_client_v4();
     let header = datagram_header_for(client);
     let request = vec![7; 65_507 - header.len()];
-    rig.send_from_balancer(&[&header, &request]);
-    rig.backend_v4.expect_datagram(&request, client);
+    rig.assert_delivered(&header, &request, client);
     let answer = vec![8; 65_507];
-    rig.backend_v4.send(client, &[&answer]);
-    rig.balancer.expect_datagram(&answer, LISTEN_V4);
+    rig.assert_reply(client, &answer);
 }
 
 /// A reply that an SPP header makes too large is dropped, and logged.
@@ -82,8 +78,7 @@ fn reply_too_large_for_its_header_is_dropped() {
     let mut rig = UdpRig::new(&["--udp-header=spp"]);
     let client = fresh_client_v4();
     let header = header_bytes::spp(client, front_of(client));
-    rig.send_from_balancer(&[&header, b"?"]);
-    rig.backend_v4.expect_datagram(b"?", client);
+    rig.assert_delivered(&header, b"?", client);
     rig.backend_v4.send(client, &[&[1; 65_507]]);
     let largest = vec![2; 65_507 - header.len()];
     rig.backend_v4.send(client, &[&largest]);
@@ -141,8 +136,7 @@ fn local_header_makes_the_balancer_the_client() {
         let (_, other) = rig.backend_v4.recv();
         assert_ne!(first, other);
         rig.backend_v4.send(other, &[b"two"]);
-        rig.backend_v4.send(first, &[b"one"]);
-        rig.balancer.expect_datagram(b"one", LISTEN_V4);
+        rig.assert_reply(first, b"one");
         second.expect_datagram(b"two", LISTEN_V4);
     }
 }
@@ -153,8 +147,7 @@ fn idle_session_expires() {
     let rig = UdpRig::new(&["--close-after=1s"]);
     let (answered, unanswered) = (fresh_client_v4(), fresh_client_v4());
     rig.round_trip(answered);
-    rig.send_from_balancer(&[&datagram_header_for(unanswered), b"hello?"]);
-    rig.backend_v4.expect_datagram(b"hello?", unanswered);
+    rig.assert_delivered(&datagram_header_for(unanswered), b"hello?", unanswered);
     let start = Instant::now();
     let wait_ended = |client: SocketAddr, outcome: &str| {
         let line = rig
@@ -190,12 +183,10 @@ fn idle_session_expires() {
 fn drain_delivers_pending_replies() {
     let mut rig = UdpRig::new(&[]);
     let client = fresh_client_v4();
-    rig.send_from_balancer(&[&datagram_header_for(client), b"slow"]);
-    rig.backend_v4.expect_datagram(b"slow", client);
+    rig.assert_delivered(&datagram_header_for(client), b"slow", client);
     rig.proxy.signal(Signal::TERM);
     thread::sleep(Duration::from_millis(300));
-    rig.backend_v4.send(client, &[b"answer"]);
-    rig.balancer.expect_datagram(b"answer", LISTEN_V4);
+    rig.assert_reply(client, b"answer");
     rig.send_from_balancer(&[&datagram_header_for(fresh_client_v4()), b"new"]);
     rig.backend_v4.assert_silent();
     // The drain does not wait for a peer whose datagrams are dropped.

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
 use crate::harness::conn::Conn;
+use crate::harness::lab::python;
 use crate::harness::rig::exec::{
     Libc, MODES, PRELOAD, ProgramRig, ServerRig, compiled_server, v1, v2,
 };
@@ -91,7 +92,7 @@ const DELAY_LIMIT: Duration = Duration::from_secs(2);
 /// getsockopt(SO_PEERNAME) returns what getpeername(2) returns.
 #[test]
 fn so_peername_returns_the_client() {
-    let program = ProgramRig::start(&["/usr/bin/python3", "-uc", BY_OPTION]);
+    let program = ProgramRig::start(&python(BY_OPTION));
     let client = fresh_client_v4();
     let conn = Conn::connect_and_send(&program.lab.balancer, LISTEN_V4, &v2(client));
     let shown = conn.recv_text_to_end();
@@ -103,7 +104,7 @@ fn so_peername_returns_the_client() {
 #[test]
 fn accept_waits_no_longer_than_the_receive_timeout() {
     for mode in MODES {
-        let program = ProgramRig::with_mode(mode, &[], &["/usr/bin/python3", "-uc", TIMING_OUT]);
+        let program = ProgramRig::with_mode(mode, &[], &python(TIMING_OUT));
         program.process.wait_printed("EAGAIN after 1 s");
         let client = fresh_client_v4();
         let conn = Conn::connect_and_send(&program.lab.balancer, LISTEN_V4, &v2(client));

@@ -9,7 +9,7 @@ use super::super::coverage::starters::{addresses, i386};
 use crate::harness::addr::{FRONT_V4, LISTEN_V4, fresh_client_v4};
 use crate::harness::conn::Conn;
 use crate::harness::header_bytes;
-use crate::harness::lab::{Host, Lab, Process, Scratch, WAIT_LIMIT, stdout_text};
+use crate::harness::lab::{Host, Lab, Process, Scratch, python, stdout_text};
 use crate::harness::peername::{AS_NOBODY, Peername, copy_executable};
 use crate::harness::rig::agent::{Agent, Container, Runtime, print_profile, profile, profile_from};
 use crate::harness::rig::exec::{Libc, compiled_server};
@@ -91,8 +91,7 @@ fn program_of_32_bits_sees_its_client_or_can_not_listen() {
     drop(server);
     let container = Container::new("denied", &scratch, agent.profile("default"));
     let mut denied = container.run(&lab.server, &[&program]);
-    let status = denied.wait_exit(WAIT_LIMIT);
-    assert_eq!(status.and_then(|status| status.code()), Some(1));
+    denied.assert_exits(1);
 }
 
 /// The kernel allows a process only one seccomp listener, which the agent has. So `exec --mode notify` in a container fails,
@@ -112,8 +111,7 @@ fn supervisor_in_a_container_of_the_agent_says_why_it_can_not_start() {
         "true",
     ];
     let mut nested = container.run(&lab.server, &args);
-    let status = nested.wait_exit(WAIT_LIMIT);
-    assert_eq!(status.and_then(|status| status.code()), Some(125));
+    nested.assert_exits(125);
     nested.wait_logged("EBUSY");
 }
 
@@ -146,7 +144,7 @@ conn.sendall(b'%s %d' % (conn.getsockname()[0].encode(), conn.getsockname()[1]))
         let (lab, scratch) = (Lab::new(), Scratch::new());
         let profile = print_profile(&agent.socket(), option);
         let container = Container::new(name, &scratch, profile);
-        let server = container.run(&lab.server, &["/usr/bin/python3", "-uc", script]);
+        let server = container.run(&lab.server, &python(script));
         let _server = server.wait_listening(&[LISTEN_V4]);
         let header = header_bytes::v2(fresh_client_v4(), FRONT_V4, &[]);
         let conn = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header);

@@ -15,7 +15,7 @@ use crate::harness::lab::{Host, Lab, Process, Scratch, WAIT_LIMIT, wait_until};
 use crate::harness::peername::BINARY;
 use crate::harness::rig::agent::{Agent, Container, profile};
 use crate::harness::rig::exec_notify::{
-    assert_reported, assert_sees, brief_report, connect_as, network_of, wait_helper_pid,
+    assert_reported, assert_sees, brief_report, connect_as, wait_helper_pid,
 };
 
 /// The next supervisor answers also an accept(2) that has been waiting since before the kill.
@@ -321,8 +321,7 @@ fn agent_in_another_pid_namespace_takes_no_container_over() {
         "a container of an earlier agent: its calls are recorded in another PID namespace",
     );
     next.wait_logged("containers: 0");
-    let status = server.wait_exit(WAIT_LIMIT).expect("its end");
-    assert_eq!(status.code(), Some(1));
+    server.assert_exits(1);
     server.wait_logged("Function not implemented");
 }
 
@@ -357,9 +356,5 @@ pub(super) fn kill(pid: Pid) {
 
 /// The supervisor of the container in the lab's server.
 pub(super) fn supervisor(lab: &Lab) -> Pid {
-    let network = lab
-        .server
-        .enter(|| network_of("thread-self"))
-        .expect("a network");
-    wait_helper_pid("peername-notify", &network)
+    wait_helper_pid("peername-notify", &lab.server.network())
 }

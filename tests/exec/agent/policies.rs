@@ -12,7 +12,7 @@ use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
 use crate::harness::admin::{ADMIN, get, wait_metric};
 use crate::harness::conn::Conn;
 use crate::harness::lab::{
-    Host, Lab, LeasedFile, Process, Scratch, WAIT_LIMIT, assert_contains, assert_fails, wait_until,
+    Host, Lab, LeasedFile, Process, Scratch, assert_contains, assert_fails, wait_until,
 };
 use crate::harness::peername::{AS_NOBODY, Peername};
 use crate::harness::rig::agent::{Agent, Container};
@@ -120,8 +120,7 @@ fn container_of_an_unknown_policy_can_not_accept() {
     for name in ["lost", "another"] {
         let container = Container::new(name, &scratch, agent.profile("other"));
         let mut server = start(&container, &lab, "block");
-        let status = server.wait_exit(WAIT_LIMIT);
-        assert_eq!(status.and_then(|status| status.code()), Some(1));
+        server.assert_exits(1);
         server.wait_logged("Function not implemented");
         let expected = format!("container {name}: no policy has the name \"other\"");
         agent.process.wait_logged(&expected);

@@ -9,7 +9,7 @@ use peername_sys::process::pidfd::{self, PidFd};
 
 use crate::harness::addr::{BALANCER_V4, LISTEN_V4, fresh_client_v4};
 use crate::harness::conn::{Conn, End};
-use crate::harness::lab::{Host, Process, WAIT_LIMIT, wait_until};
+use crate::harness::lab::{Host, Process, WAIT_LIMIT, python, wait_until};
 use crate::harness::rig::exec::{MODES, PRELOAD, ProgramRig, ServerRig, v2};
 
 /// A server gets a signal every millisecond while headers arrive whole and in pieces. Servers that block in accept(2), and
@@ -370,13 +370,5 @@ fn server_pidfd(process: &Process) -> PidFd {
 /// Starts a program whose listeners have an accept backlog of two.
 const SHALLOW_BACKLOG: &str = "echo 2 >/proc/sys/net/core/somaxconn && exec \"$@\"";
 /// Prints each client, and the number of open descriptors once its connection is closed.
-const PYTHON: &[&str] = &[
-    "/usr/bin/python3",
-    "-uc",
-    include_str!("disturbances/python.py"),
-];
-const REOPENING: &[&str] = &[
-    "/usr/bin/python3",
-    "-uc",
-    include_str!("disturbances/reopening.py"),
-];
+const PYTHON: &[&str] = &python(include_str!("disturbances/python.py"));
+const REOPENING: &[&str] = &python(include_str!("disturbances/reopening.py"));

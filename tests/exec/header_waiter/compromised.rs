@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
 use crate::harness::conn::Conn;
-use crate::harness::lab::{Lab, Process};
+use crate::harness::lab::{Lab, Process, python};
 use crate::harness::rig::exec::{NOTIFY, PRELOAD, ProgramRig, v2};
 
 /// A child of the program sends sockets that linger, keeps silent channels open, or sends malformed requests. Clients of the
@@ -37,7 +37,7 @@ fn supervisor_connects_to_no_listener_of_others() {
     let other = Process::start(&lab.server, "/usr/bin/python3", &["-uc", OTHER_LISTENER]);
     let script = format!("{SERVER}{CLAIMING}");
     let options = [OPTIONS, &["-v"]].concat();
-    let program = ProgramRig::start_in(lab, &options, &["/usr/bin/python3", "-uc", &script]);
+    let program = ProgramRig::start_in(lab, &options, &python(&script));
     other.wait_printed("listening");
     for line in [
         "completed",
@@ -92,7 +92,7 @@ fn connection_that_is_not_confirmed_is_handed_to_another() {
 
 fn start(lab: Lab, child: &str) -> ProgramRig {
     let script = format!("{SERVER}{child}");
-    ProgramRig::start_in(lab, OPTIONS, &["/usr/bin/python3", "-uc", &script])
+    ProgramRig::start_in(lab, OPTIONS, &python(&script))
 }
 
 const OPTIONS: &[&str] = &["--ports=8443,9000-9009", "--header-timeout=20s"];

@@ -4,13 +4,14 @@ use std::net::SocketAddr;
 
 use crate::harness::addr::{CLIENT_V4, FRONT_V4, LISTEN_V4};
 use crate::harness::conn::Conn;
+use crate::harness::lab::python;
 use crate::harness::programs::sender::{NginxStream, curl_with_header};
 use crate::harness::rig::exec::ProgramRig;
 
 /// curl names its own end of the connection as the source.
 #[test]
 fn headers_of_curl_and_nginx_name_the_client() {
-    let program = ProgramRig::start(&["/usr/bin/python3", "-uc", PYTHON]);
+    let program = ProgramRig::start(&python(PYTHON));
     let claimed = curl_with_header(&program.lab, LISTEN_V4);
     program.process.wait_line("of curl", |line| {
         (find_peer(line) == Some(claimed)).then_some(())

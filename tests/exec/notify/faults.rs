@@ -1,14 +1,13 @@
 //! Faults between program and supervisor, and how each ends.
 
 use std::fs;
-use std::os::unix::process::ExitStatusExt;
 use std::time::Duration;
 
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
 
 use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
 use crate::harness::conn::Conn;
-use crate::harness::lab::{Host, WAIT_LIMIT, assert_fails, wait_until};
+use crate::harness::lab::{Host, WAIT_LIMIT, assert_fails, python, wait_until};
 use crate::harness::peername::{BINARY, Peername};
 use crate::harness::rig::exec::{Libc, NOTIFY, ProgramRig, ServerRig, compiled_server};
 use crate::harness::rig::exec_notify::{NotifyRig, assert_sees, kill_pid};
@@ -38,8 +37,7 @@ fn supervisor_killed_at_once_ends_the_program() {
 /// Asserts that the monitor has ended the program: after ENOSYS from accept(2) the server would exit with 1.
 #[track_caller]
 fn assert_ended_by_sigterm(exec: &mut NotifyRig) {
-    let status = exec.process.wait_exit(WAIT_LIMIT).expect("its end");
-    assert_eq!(status.signal(), Some(15), "{status:?}");
+    exec.process.assert_killed_by(Signal::TERM);
 }
 
 /// Processes that read bytes of untrusted peers keep only the privileges they use: CAP_SYS_PTRACE and
@@ -188,8 +186,7 @@ fn helpers_end_with_the_program() {
     let mut exec = NotifyRig::start_variant("exit");
     let (supervisor, monitor) = (exec.supervisor_pid(), exec.monitor_pid());
     assert_sees(&exec.lab, fresh_client_v4());
-    let status = exec.process.wait_exit(WAIT_LIMIT).expect("its end");
-    assert_eq!(status.code(), Some(7));
+    exec.process.assert_exits(7);
     [supervisor, monitor].into_iter().for_each(wait_ended);
 }
 
@@ -288,11 +285,7 @@ fn processes_that_have_exited_take_no_descriptors() {
 const CAP_KILL: u64 = 1 << 5;
 const CAP_SYS_PTRACE: u64 = 1 << 19;
 
-const REPEATING: &[&str] = &[
-    "/usr/bin/python3",
-    "-uc",
-    include_str!("faults/repeating.py"),
-];
+const REPEATING: &[&str] = &python(include_str!("faults/repeating.py"));
 /// The threads of `repeating.py`, by the names that it prints.
 const ACCEPTING: [&str; 4] = [
     "parent",
@@ -300,9 +293,5 @@ const ACCEPTING: [&str; 4] = [
     "child",
     "thread of the child",
 ];
-const CLOSING: &[&str] = &["/usr/bin/python3", "-uc", include_str!("faults/closing.py")];
-const TOGGLING: &[&str] = &[
-    "/usr/bin/python3",
-    "-uc",
-    include_str!("faults/toggling.py"),
-];
+const CLOSING: &[&str] = &python(include_str!("faults/closing.py"));
+const TOGGLING: &[&str] = &python(include_str!("faults/toggling.py"));

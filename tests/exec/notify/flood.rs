@@ -7,6 +7,7 @@ use rustix::process::{Signal, kill_process, setpriority_process};
 
 use crate::harness::addr::{fresh_client_v4, v4};
 use crate::harness::conn::Conn;
+use crate::harness::lab::python;
 use crate::harness::rig::exec_notify::NotifyRig;
 use crate::harness::rig::proxy::header_for;
 
@@ -55,10 +56,6 @@ fn connect_untrusted(exec: &NotifyRig, to: SocketAddr, count: usize) -> Vec<Conn
 }
 
 /// Two threads accept, one at each of two ports. Each client of the first one is told how many connections wait at the other.
-const FLOODED: &[&str] = &["/usr/bin/python3", "-uc", include_str!("flood/flooded.py")];
+const FLOODED: &[&str] = &python(include_str!("flood/flooded.py"));
 /// After SIGUSR1, calls accept(2) twice on a non-blocking listener.
-const NONBLOCKING: &[&str] = &[
-    "/usr/bin/python3",
-    "-uc",
-    include_str!("flood/nonblocking.py"),
-];
+const NONBLOCKING: &[&str] = &python(include_str!("flood/nonblocking.py"));

@@ -2,8 +2,10 @@
 
 use std::os::unix::process::ExitStatusExt;
 
+use rustix::process::Signal;
+
 use crate::harness::addr::{LISTEN_V4, fresh_client_v4, fresh_client_v6};
-use crate::harness::lab::{Lab, Process, Scratch, WAIT_LIMIT, stdout_text};
+use crate::harness::lab::{Lab, Process, Scratch, stdout_text};
 use crate::harness::peername::{AS_NOBODY, NO_CAPABILITIES, Peername, copy_executable};
 use crate::harness::rig::exec::{Libc, compiled_server};
 use crate::harness::rig::exec_notify::{
@@ -56,8 +58,7 @@ fn ordinary_user_can_supervise() {
     // The monitor needs no privilege to end the program.
     let network = network_of(&process.pid().to_string()).expect("a network");
     kill_pid(wait_helper_pid("peername-notify", &network));
-    let status = process.wait_exit(WAIT_LIMIT).expect("its end");
-    assert_eq!(status.signal(), Some(15), "{status:?}");
+    process.assert_killed_by(Signal::TERM);
 }
 
 /// The program's arguments, exit code and signals do not change.

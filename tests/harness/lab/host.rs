@@ -5,6 +5,7 @@ use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
 use std::net::{Ipv6Addr, SocketAddr, TcpStream};
 use std::os::fd::AsRawFd;
+use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use super::{assert_succeeds, wait_until};
 /// A network namespace with loopback up. It ends when this value and the last process inside it do.
 #[derive(Debug)]
 pub(crate) struct Host {
-    network: NetworkNamespace,
+    namespace: NetworkNamespace,
     /// The same namespace as a path that `ip` understands.
     file: File,
 }
@@ -23,11 +24,11 @@ pub(crate) struct Host {
 impl Host {
     pub(crate) fn new() -> Self {
         let home = NetworkNamespace::current().expect("our own namespace");
-        let network =
+        let namespace =
             NetworkNamespace::unshare().expect("a network namespace (the tests need root)");
         let file = File::open("/proc/thread-self/ns/net").expect("the namespace's file");
         home.enter().expect("back to our own namespace");
-        let host = Self { network, file };
+        let host = Self { namespace, file };
         host.ip("link set lo up");
         // No other host is on these links, so duplicate address detection is of no use.
         host.sysctl("net.ipv6.conf.default.accept_dad", "0");
@@ -39,9 +40,15 @@ impl Host {
     /// Runs `work` in this network namespace: its sockets, its threads and its children belong to this host.
     pub(crate) fn enter<T>(&self, work: impl FnOnce() -> T) -> T {
         let home = NetworkNamespace::current().expect("our own namespace");
-        self.network.enter().expect("setns");
+        self.namespace.enter().expect("setns");
         let _home = ReturnGuard(home);
         work()
+    }
+
+    /// The network namespace, as the links /proc/PID/ns/net of its processes name it.
+    pub(crate) fn network(&self) -> PathBuf {
+        let network = self.enter(|| fs::read_link("/proc/thread-self/ns/net"));
+        network.expect("a network")
     }
 
     /// Waits until connections to this address are refused.

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -267,6 +268,25 @@ impl Process {
         assert!(is_success, "{}: {status:?}", self.name);
     }
 
+    /// Waits until the process ends, and asserts that it exits with this code.
+    #[track_caller]
+    pub(crate) fn assert_exits(&mut self, code: i32) {
+        let status = self.wait_exit(WAIT_LIMIT).expect("its end");
+        assert_eq!(status.code(), Some(code), "{}: {status}", self.name);
+    }
+
+    /// Waits until the process ends, and asserts that this signal has killed it.
+    #[track_caller]
+    pub(crate) fn assert_killed_by(&mut self, signal: Signal) {
+        let status = self.wait_exit(WAIT_LIMIT).expect("its end");
+        assert_eq!(
+            status.signal(),
+            Some(signal.as_raw()),
+            "{}: {status}",
+            self.name
+        );
+    }
+
     /// Waits for the exit status; `None` if the process still runs after `limit`.
     pub(crate) fn wait_exit(&mut self, limit: Duration) -> Option<ExitStatus> {
         poll_until(Instant::now() + limit, || {
@@ -390,6 +410,11 @@ while [ "$1" != -- ]; do mount --bind "$1" "$2"; shift 2; done
 shift
 exec "$@"
 "#;
+
+/// The command that runs a Python script, this text.
+pub(crate) const fn python(script: &str) -> [&str; 3] {
+    ["/usr/bin/python3", "-uc", script]
+}
 
 /// The prefix of a command that runs it in a PID namespace with its own /proc, so that all its processes end with the
 /// first one.

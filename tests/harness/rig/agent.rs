@@ -10,7 +10,6 @@ use serde_json::{Value, json};
 
 use crate::harness::lab::{Host, OWN_PID_NAMESPACE, Process, Scratch, WAIT_LIMIT};
 use crate::harness::peername::{BINARY, Peername};
-use crate::harness::rig::exec_notify::network_of;
 
 /// An agent with its socket in a directory of its own. The agent's holder of descriptors (`peername agent hold`) ends after the
 /// last container.
@@ -82,10 +81,9 @@ impl Agent {
         &self.host
     }
 
-    /// The network namespace of that host, as [`network_of`] names it.
+    /// The network namespace of that host, as [`Host::network`] names it.
     pub(crate) fn network(&self) -> PathBuf {
-        let network = self.host.enter(|| network_of("thread-self"));
-        network.expect("a network")
+        self.host.network()
     }
 
     pub(crate) fn socket(&self) -> String {

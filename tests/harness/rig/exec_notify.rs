@@ -59,16 +59,11 @@ impl NotifyRig {
     }
 
     pub(crate) fn supervisor_pid(&self) -> Pid {
-        wait_helper_pid("peername-notify", &self.network())
+        wait_helper_pid("peername-notify", &self.lab.server.network())
     }
 
     pub(crate) fn monitor_pid(&self) -> Pid {
-        wait_helper_pid("peername-guard", &self.network())
-    }
-
-    fn network(&self) -> PathBuf {
-        let network = self.lab.server.enter(|| network_of("thread-self"));
-        network.expect("a network")
+        wait_helper_pid("peername-guard", &self.lab.server.network())
     }
 }
 
@@ -76,7 +71,7 @@ impl NotifyRig {
 /// would end them.
 impl Drop for NotifyRig {
     fn drop(&mut self) {
-        for pid in processes(&self.network()) {
+        for pid in processes(&self.lab.server.network()) {
             let _ = kill_process(pid, Signal::KILL);
         }
     }

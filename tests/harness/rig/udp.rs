@@ -57,6 +57,20 @@ impl UdpRig {
         self.balancer.send(LISTEN_V4, parts);
     }
 
+    /// Sends a datagram of the balancer; asserts that the backend gets its payload, from this client.
+    #[track_caller]
+    pub(crate) fn assert_delivered(&self, header: &[u8], payload: &[u8], client: SocketAddr) {
+        self.send_from_balancer(&[header, payload]);
+        self.backend_v4.expect_datagram(payload, client);
+    }
+
+    /// Asserts that this reply of the backend to a client arrives at the balancer.
+    #[track_caller]
+    pub(crate) fn assert_reply(&self, client: SocketAddr, payload: &[u8]) {
+        self.backend_v4.send(client, &[payload]);
+        self.balancer.expect_datagram(payload, LISTEN_V4);
+    }
+
     /// Sends a request of `client` with a v2 header, and its reply; asserts that both arrive.
     #[track_caller]
     pub(crate) fn round_trip(&self, client: SocketAddr) {

@@ -80,10 +80,8 @@ fn offload_follows_changed_routes_and_mtu() {
     serve_until_offloaded(&rig, client);
     let large = vec![9; 1400];
     let exchange = || {
-        rig.send_from_balancer(&[&datagram_header_for(client), b"large?"]);
-        rig.backend_v4.expect_datagram(b"large?", client);
-        rig.backend_v4.send(client, &[&large]);
-        rig.balancer.expect_datagram(&large, LISTEN_V4);
+        rig.assert_delivered(&datagram_header_for(client), b"large?", client);
+        rig.assert_reply(client, &large);
     };
     exchange();
     // Counts the packets that a device of the balancer receives for ten large replies and ten small ones.

@@ -32,8 +32,7 @@ fn open_sessions_are_listed_with_their_counts() {
     let host = &rig.lab.server;
     assert!(list(host, &[], "/sessions").is_empty());
     let client = fresh_client_v4();
-    rig.send_from_balancer(&[&datagram_header_for(client), b"hello?"]);
-    rig.backend_v4.expect_datagram(b"hello?", client);
+    rig.assert_delivered(&datagram_header_for(client), b"hello?", client);
     let listed = wait_listed(host, &[], "/sessions", |session| session["bytes_in"] == 6);
     let session = &listed[0];
     assert_eq!(session["listener"], LISTEN_V4.to_string());
@@ -42,8 +41,7 @@ fn open_sessions_are_listed_with_their_counts() {
     assert_eq!(session["target"], TARGET_V4.to_string());
     assert_eq!(session["state"], "unanswered");
     assert_eq!(session["relay"], "userspace");
-    rig.backend_v4.send(client, &[b"hi"]);
-    rig.balancer.expect_datagram(b"hi", LISTEN_V4);
+    rig.assert_reply(client, b"hi");
     wait_listed(host, &[], "/sessions", |session| {
         session["bytes_out"] == 2 && session["state"] == "answered"
     });
