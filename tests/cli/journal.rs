@@ -13,7 +13,7 @@ use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
 use crate::harness::lab::{Host, Lab, Process, assert_contains, wait_for, wait_until};
 use crate::harness::peername::{Peername, words};
-use crate::harness::rig::proxy::header_for;
+use crate::harness::rig::proxy::{connect_client, header_for};
 
 /// One event is one entry, which can be selected by its fields, and read as text.
 #[test]
@@ -184,7 +184,7 @@ impl JournalRig {
     /// Serves one connection within the time limits of the harness, so that the proxy must not wait for the journal.
     #[track_caller]
     fn serve(&self, client: SocketAddr) {
-        let down = Conn::connect_and_send(&self.lab.balancer, LISTEN_V4, &header_for(client));
+        let down = connect_client(&self.lab, LISTEN_V4, client);
         let up = self.backend.accept();
         down.send(b"question");
         down.shutdown_write();

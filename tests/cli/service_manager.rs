@@ -22,7 +22,7 @@ use crate::harness::peername::{
     AS_NOBODY, BINARY, NO_CAPABILITIES, PROXY_ARGS, Peername, copy_executable,
 };
 use crate::harness::rig::intercept::recv_head;
-use crate::harness::rig::proxy::{front_of, header_for};
+use crate::harness::rig::proxy::{connect_client, connect_fresh_client, front_of};
 use crate::harness::rig::upgrade::{Binary, UpgradeRig};
 
 /// The states: READY once the proxy listens, watchdog messages, the beginning and end of a reload, STOPPING.
@@ -35,7 +35,7 @@ fn service_manager_is_notified_of_each_state() {
     let ready = manager.wait_message("READY=1");
     assert_contains(&ready, &["STATUS=tcp 10.81.0.1:8443"]);
     let client = fresh_client_v4();
-    let down = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(client));
+    let down = connect_client(&lab, LISTEN_V4, client);
     let up = backend.accept();
     // At least twice within the watchdog's time, as sd_watchdog_enabled(3) says.
     assert_within(3, Duration::from_millis(500), || {
@@ -143,7 +143,7 @@ fn activated_sockets_survive_a_restart() {
     for round in 0..3 {
         let client = fresh_client_v4();
         // The first connection of each round comes before there is a proxy.
-        let down = Conn::connect_and_send(&backends.lab.balancer, LISTEN_V4, &header_for(client));
+        let down = connect_client(&backends.lab, LISTEN_V4, client);
         scratch.write(&format!("start-{round}"), "");
         assert_eq!(backends.tcp.accept().peer_addr(), client);
         let pid = activator.wait_line("with its pid", |line| {
@@ -233,9 +233,7 @@ impl Backends {
     #[track_caller]
     fn assert_serves(&self, connections: usize, client: SocketAddr) {
         for _ in 0..connections {
-            let client = fresh_client_v4();
-            let _down = Conn::connect_and_send(&self.lab.balancer, LISTEN_V4, &header_for(client));
-            assert_eq!(self.tcp.accept().peer_addr(), client);
+            let _open = connect_fresh_client(&self.lab, LISTEN_V4, &self.tcp);
         }
         drop(Conn::connect(&self.lab.balancer, LISTEN_V6));
         let header = header_bytes::v2_udp(client, front_of(client));
@@ -327,7 +325,7 @@ fn two_instances_restart_together() {
             instances.push(Peername::start(&lab.server, &["proxy", &config], &[listen]));
             let client = fresh_client_v4();
             // The instance listens before its routes are there, and accepts once they are.
-            let _down = Conn::connect_and_send(&lab.balancer, listen, &header_for(client));
+            let _down = connect_client(&lab, listen, client);
             assert_eq!(backend.accept().peer_addr(), client);
         }
         for mut instance in instances {

@@ -23,7 +23,7 @@ use crate::harness::peername::{
 use crate::harness::programs::sender::Haproxy;
 use crate::harness::rig::exec_notify::{kill_pid, network_of, wait_helper_pid};
 use crate::harness::rig::jail::{USERS, User};
-use crate::harness::rig::proxy::header_for;
+use crate::harness::rig::proxy::{connect_client, header_for};
 
 /// A server on 127.0.0.1:8443 and [::1]:8443 of a private network.
 struct Private {
@@ -130,7 +130,7 @@ fn headers_are_judged_by_the_given_options() {
     let port_zero = header_bytes::v1(SocketAddr::new(CLIENT_V4.ip(), 0), FRONT_V4);
     Conn::assert_reset(&server.lab.balancer, LISTEN_V4, &port_zero);
     let client = fresh_client_v4();
-    Conn::connect_and_send(&server.lab.balancer, LISTEN_V4, &header_for(client));
+    connect_client(&server.lab, LISTEN_V4, client);
     server.process.wait_logged(&client.to_string());
 }
 
@@ -148,7 +148,7 @@ fn connection_without_a_header_is_reset() {
 fn local_sources_are_allowed_on_request_only() {
     let client = SocketAddr::from(([127, 0, 0, 1], 40_010));
     let server = Private::start(User::Nobody, "--protocol=tcp", PYTHON);
-    let conn = Conn::connect_and_send(&server.lab.balancer, LISTEN_V4, &header_for(client));
+    let conn = connect_client(&server.lab, LISTEN_V4, client);
     conn.wait_reset();
     let server = Private::start_with(User::Nobody, &["--source-policy=allow-local"], PYTHON);
     assert_eq!(
@@ -402,7 +402,7 @@ fn shut_down_listener_resets_clients() {
     );
     server.process.signal(Signal::USR2);
     server.process.wait_printed("accept: EINVAL");
-    let conn = Conn::connect_and_send(&server.lab.balancer, LISTEN_V4, &header_for(client));
+    let conn = connect_client(&server.lab, LISTEN_V4, client);
     conn.wait_reset();
 }
 

@@ -8,13 +8,12 @@ use std::fs;
 
 use peername_sys::process::pidfd::descendants;
 
-use crate::harness::addr::{LISTEN_V4, TARGET_V4, fresh_client_v4};
+use crate::harness::addr::{LISTEN_V4, TARGET_V4};
 use crate::harness::backend::Backend;
-use crate::harness::conn::Conn;
 use crate::harness::lab::{Lab, Process, Scratch, assert_contains, stdout_text, wait_for};
 use crate::harness::peername::{AS_NOBODY, Peername, copy_executable, words};
 use crate::harness::rig::exec_notify::NotifyRig;
-use crate::harness::rig::proxy::{ProxyRig, header_for};
+use crate::harness::rig::proxy::{ProxyRig, connect_fresh_client};
 
 #[test]
 fn every_thread_of_proxy_and_forward_is_confined() {
@@ -240,9 +239,7 @@ impl ConfigFileRig {
 
     #[track_caller]
     fn assert_serves(&self) {
-        let client = fresh_client_v4();
-        let _down = Conn::connect_and_send(&self.lab.balancer, LISTEN_V4, &header_for(client));
-        assert_eq!(self.backend.accept().peer_addr(), client);
+        let _open = connect_fresh_client(&self.lab, LISTEN_V4, &self.backend);
     }
 }
 

@@ -18,7 +18,7 @@ use crate::harness::lab::{Lab, Scratch, WAIT_LIMIT, failing_calls, wait_for, wai
 use crate::harness::pattern::{assert_same, pattern};
 use crate::harness::peername::{AS_NOBODY, PROXY_ARGS, Peername, words};
 use crate::harness::programs::server::{Redis, Server};
-use crate::harness::rig::proxy::{ProxyRig, header_for};
+use crate::harness::rig::proxy::{ProxyRig, connect_fresh_client, header_for};
 
 #[test]
 fn exhausted_descriptors_pause_accept_until_some_are_free() {
@@ -231,9 +231,7 @@ fn ordinary_users_pipe_quota_suffices() {
     let scratch = Scratch::new();
     let _proxy = Peername::proxy_as_nobody(&lab, &scratch, &["--relay=splice"]);
     let connect = |_| {
-        let client = fresh_client_v4();
-        let down = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(client));
-        let up = backend.accept_from(client);
+        let (down, up) = connect_fresh_client(&lab, LISTEN_V4, &backend);
         (down, up)
     };
     let pairs: Vec<(Conn, Conn)> = (0..300).map(connect).collect();

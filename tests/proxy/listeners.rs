@@ -4,12 +4,11 @@ use std::net::SocketAddr;
 
 use crate::harness::addr::{BALANCER_V4, LISTEN_V4, TARGET_V4, fresh_client_v4};
 use crate::harness::backend::Backend;
-use crate::harness::conn::Conn;
 use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes;
 use crate::harness::lab::{Host, Lab, assert_fails};
 use crate::harness::peername::{BINARY, IS_STATIC, Peername, words};
-use crate::harness::rig::proxy::{front_of, header_for};
+use crate::harness::rig::proxy::{connect_client, front_of};
 
 /// Both protocols on a thousand ports take as many threads as on two ports, and little memory.
 #[test]
@@ -29,7 +28,7 @@ fn thousand_ports_cost_no_threads_and_little_memory() {
         let (listen, target) = (with_port(LISTEN_V4, port), with_port(TARGET_V4, port));
         let backend = Backend::listen(&lab.server, target);
         let client = fresh_client_v4();
-        let down = Conn::connect_and_send(&lab.balancer, listen, &header_for(client));
+        let down = connect_client(&lab, listen, client);
         let up = backend.accept();
         assert_eq!((up.peer_addr(), up.local_addr()), (client, target));
         down.assert_reaches(&up, b"ping");

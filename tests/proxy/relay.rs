@@ -14,7 +14,7 @@ use crate::harness::conn::{Conn, End};
 use crate::harness::lab::{Lab, Process, assert_within, wait_until};
 use crate::harness::pattern::{assert_same, pattern};
 use crate::harness::peername::Peername;
-use crate::harness::rig::proxy::{ProxyRig, header_for};
+use crate::harness::rig::proxy::{ProxyRig, connect_client, header_for};
 
 #[test]
 fn half_close_keeps_the_other_direction() {
@@ -167,7 +167,7 @@ fn killed_backend_resets_every_client() {
 fn refusing_backend_closes_clients_until_it_is_back() {
     let lab = Lab::new();
     let proxy = Peername::proxy(&lab, &[]);
-    let open = || Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(fresh_client_v4()));
+    let open = || connect_client(&lab, LISTEN_V4, fresh_client_v4());
     assert_within(5, Duration::from_millis(100), || open().wait_closed().1);
     let backend = Backend::listen(&lab.server, TARGET_V4);
     assert_within(5, Duration::from_millis(100), || {

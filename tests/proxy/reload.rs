@@ -21,7 +21,7 @@ use crate::harness::datagram::DatagramSocket;
 use crate::harness::lab::{Lab, Scratch, assert_within, wait_until, with_files};
 use crate::harness::peername::{BINARY, Peername};
 use crate::harness::rig::load::{SetOnDrop, under_load};
-use crate::harness::rig::proxy::header_for;
+use crate::harness::rig::proxy::{connect_client, connect_fresh_client, header_for};
 
 /// A hundred reloads, while four balancers connect as fast as they can and twenty connections stay open. Every tenth reload is
 /// of an invalid file; the others add or remove a listener.
@@ -89,15 +89,12 @@ fn draining_listener_serves_its_backlog() {
     let few_descriptors = ["prlimit", "--nofile=64:64"];
     let rig = ReloadRig::start_through(&few_descriptors, &both_listeners(), &["--workers=2"]);
     let crowd: Vec<Conn> = (0..50)
-        .map(|_| {
-            Conn::connect_and_send(&rig.lab.balancer, LISTEN_V4, &header_for(fresh_client_v4()))
-        })
+        .map(|_| connect_client(&rig.lab, LISTEN_V4, fresh_client_v4()))
         .collect();
     let mut served = rig.proxy.accept_until_full(&rig.backend);
     assert!((7..45).contains(&served.len()), "{} served", served.len());
     let mut clients = vec![fresh_client_v4(), fresh_client_v4()];
-    let open =
-        |client: &_| Conn::connect_and_send(&rig.lab.balancer, PRIVILEGED, &header_for(*client));
+    let open = |client: &_| connect_client(&rig.lab, PRIVILEGED, *client);
     let _waiting: Vec<Conn> = clients.iter().map(open).collect();
     rig.reload(&table(LISTEN_V4, &["10.81.0.0/24"]), "\"reloaded\"");
     // A drain that served later connections, too, would not end while clients come. So most of these are not admitted to the
@@ -143,7 +140,7 @@ fn reload_reads_the_lists_of_the_command_line() {
         &trust,
     ];
     let proxy = Peername::start(&lab.server, &args, &[LISTEN_V4]);
-    let _first = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(fresh_client_v4()));
+    let _first = connect_client(&lab, LISTEN_V4, fresh_client_v4());
     backend.accept();
     scratch.write("trusted", "192.0.2.0/24\n");
     proxy.reload("\"reloaded\"");
@@ -207,9 +204,7 @@ fn reload_accepts_a_backend_that_has_rules_already() {
     );
     rig.lab.server.ip(&format!("rule del {other}"));
     rig.reload(&after, "\"reloaded\"");
-    let client = fresh_client_v4();
-    let _down = Conn::connect_and_send(&rig.lab.balancer, LISTEN_V4, &header_for(client));
-    backend.accept_from(client);
+    let _open = connect_fresh_client(&rig.lab, LISTEN_V4, &backend);
 }
 
 /// Removed listeners release their descriptors: as many connections are served at once as before.
@@ -287,10 +282,7 @@ impl ReloadRig {
 
     #[track_caller]
     fn connect(&self, listen: SocketAddr) -> (Conn, Conn) {
-        let client = fresh_client_v4();
-        let down = Conn::connect_and_send(&self.lab.balancer, listen, &header_for(client));
-        let up = self.backend.accept_from(client);
-        (down, up)
+        connect_fresh_client(&self.lab, listen, &self.backend)
     }
 
     /// Counts how many connections are served at once. Returns once most of them are closed again; those that were over the
@@ -309,7 +301,7 @@ impl ReloadRig {
         let mut open = Vec::new();
         loop {
             let client = fresh_client_v4();
-            let down = Conn::connect_and_send(&self.lab.balancer, LISTEN_V4, &header_for(client));
+            let down = connect_client(&self.lab, LISTEN_V4, client);
             // The connection that exceeded the limit last time may have been accepted since.
             let served = self.proxy.accept_until_full(&self.backend);
             match served.into_iter().find(|up| up.peer_addr() == client) {
@@ -338,7 +330,7 @@ fn table(listen: SocketAddr, trust: &[&str]) -> String {
 
 #[track_caller]
 fn assert_round_trip(lab: &Lab, listen: SocketAddr) {
-    let down = Conn::connect_and_send(&lab.balancer, listen, &header_for(fresh_client_v4()));
+    let down = connect_client(lab, listen, fresh_client_v4());
     down.send(b"ping");
     assert_eq!(down.recv(4), b"ping");
     down.shutdown_write();

@@ -19,7 +19,7 @@ use crate::harness::lab::{
     Host, Lab, Process, Scratch, assert_contains, stderr_text, stdout_text, wait_for, wait_until,
 };
 use crate::harness::peername::{AS_NOBODY, BINARY, Peername, copy_executable, words};
-use crate::harness::rig::proxy::header_for;
+use crate::harness::rig::proxy::{connect_client, connect_fresh_client};
 
 #[test]
 fn setup_routes_adds_rules_and_removes_them() {
@@ -95,9 +95,7 @@ fn file_capabilities_need_no_effective_bit() {
     let _proxy =
         Process::start_through(&lab.server, AS_NOBODY, &copy, &proxy).wait_listening(&[listen]);
     let backend = Backend::listen(&lab.server, v4([127, 0, 0, 1], 443));
-    let client = fresh_client_v4();
-    let _down = Conn::connect_and_send(&lab.balancer, listen, &header_for(client));
-    assert_eq!(backend.accept().peer_addr(), client);
+    let _open = connect_fresh_client(&lab, listen, &backend);
 }
 
 /// SIGKILL leaves a proxy no time to clean up, so its keeper, another process, removes the rules.
@@ -164,8 +162,7 @@ fn lost_rules_of_a_killed_keeper_end_the_proxy() {
     proxy.signal(Signal::HUP);
     proxy.wait_logged("reloaded");
     kill_keeper(server, &proxy);
-    let _down =
-        Conn::connect_and_send(&rig.lab.balancer, LISTEN_V4, &header_for(fresh_client_v4()));
+    let _down = connect_client(&rig.lab, LISTEN_V4, fresh_client_v4());
     rig.v4.accept();
     // The next proxy's keeper would remove them in the same way.
     server.run(BINARY, &["routes", "remove", "--all"]);
@@ -203,7 +200,7 @@ fn lost_rules_of_a_named_destination_end_the_proxy() {
 fn missing_rules_refuse_clients_until_they_are_there() {
     let rig = RoutesRig::new();
     let proxy = rig.proxy(8443, &[]);
-    let down = Conn::connect_and_send(&rig.lab.balancer, LISTEN_V4, &header_for(fresh_client_v4()));
+    let down = connect_client(&rig.lab, LISTEN_V4, fresh_client_v4());
     down.wait_reset();
     rig.v4.assert_no_connection();
     proxy.wait_logged("peername routes add");
@@ -214,7 +211,7 @@ fn missing_rules_refuse_clients_until_they_are_there() {
     assert!(added.status.success(), "{added:?}");
     for (client, backend) in [(fresh_client_v4(), &rig.v4), (fresh_client_v6(), &rig.v6)] {
         wait_for("clients are served", || {
-            let down = Conn::connect_and_send(&rig.lab.balancer, LISTEN_V4, &header_for(client));
+            let down = connect_client(&rig.lab, LISTEN_V4, client);
             backend.accept_or_closed(&down)
         });
     }
@@ -289,7 +286,7 @@ impl RoutesRig {
     /// Connects a client; returns whether it reaches the backend with its own address.
     fn is_v4_client_served(&self, port: u16) -> bool {
         let (client, listen) = (fresh_client_v4(), v4([10, 81, 0, 1], port));
-        let down = Conn::connect_and_send(&self.lab.balancer, listen, &header_for(client));
+        let down = connect_client(&self.lab, listen, client);
         let up = self.v4.accept_or_closed(&down);
         up.is_some_and(|up| up.peer_addr() == client)
     }
@@ -299,7 +296,7 @@ impl RoutesRig {
     fn assert_clients_served(&self, port: u16) {
         for (client, backend) in [(fresh_client_v4(), &self.v4), (fresh_client_v6(), &self.v6)] {
             let listen = v4([10, 81, 0, 1], port);
-            let down = Conn::connect_and_send(&self.lab.balancer, listen, &header_for(client));
+            let down = connect_client(&self.lab, listen, client);
             let up = backend.accept_from(client);
             up.assert_reaches(&down, b"back");
         }

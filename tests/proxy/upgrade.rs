@@ -21,7 +21,7 @@ use crate::harness::conn::Conn;
 use crate::harness::lab::{Lab, Process, Scratch, assert_contains, wait_until};
 use crate::harness::peername::{BINARY, PROXY_ARGS};
 use crate::harness::rig::load::SetOnDrop;
-use crate::harness::rig::proxy::header_for;
+use crate::harness::rig::proxy::{connect_client, connect_fresh_client};
 use crate::harness::rig::upgrade::{Binary, UpgradeRig};
 use load::under_tcp_load;
 
@@ -66,9 +66,7 @@ fn upgrade_applies_a_changed_configuration() {
     let mut rig = UpgradeRig::start(&lab.server, &["proxy", &format!("--config={file}")]);
     let listen = |port| SocketAddr::new(LISTEN_V4.ip(), port);
     let assert_served = |port| {
-        let client = fresh_client_v4();
-        let _down = Conn::connect_and_send(&lab.balancer, listen(port), &header_for(client));
-        assert_eq!(backend.accept().peer_addr(), client);
+        let _open = connect_fresh_client(&lab, listen(port), &backend);
     };
     assert_served(8443);
     assert_served(8444);
@@ -206,9 +204,7 @@ fn sigusr2_upgrades() {
         let pids = rig.servers();
         pids.len() == 1 && pids != [rig.serving]
     });
-    let client = fresh_client_v4();
-    let _down = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(client));
-    assert_eq!(backend.accept().peer_addr(), client);
+    let _open = connect_fresh_client(&lab, LISTEN_V4, &backend);
 }
 
 /// SIGHUP reaches the old process, and the new one has read the file before it was changed.
@@ -363,7 +359,7 @@ fn process_1_is_not_upgraded() {
     kill_process(pid.expect("a process id"), Signal::USR2).expect("kill");
     process.wait_logged("this process is PID 1");
     let client = fresh_client_v4();
-    let _down = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(client));
+    let _down = connect_client(&lab, LISTEN_V4, client);
     let limit = Duration::from_secs(5);
     assert_eq!(
         backend.accept_within(limit).expect("served").peer_addr(),

@@ -11,7 +11,7 @@ use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes;
 use crate::harness::lab::{Host, Lab, stdout_text};
 use crate::harness::rig::compat::{CompatRig, start_address_echo, wait_listening};
-use crate::harness::rig::proxy::header_for;
+use crate::harness::rig::proxy::{connect_client, header_for};
 
 /// go-mmproxy with `-listeners 8` had a socket for the client in each of eight listeners, so most replies went to a
 /// balancer port other than the one that had sent the request.
@@ -67,7 +67,7 @@ fn connection_needs_two_descriptors() {
     let (lab, backend, proxy) = rig.start_between("go-mmproxy -l 10.81.0.1:8443 -4 127.0.0.1:9000");
     let connect = || {
         let client = fresh_client_v4();
-        let down = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(client));
+        let down = connect_client(&lab, LISTEN_V4, client);
         (down, backend.accept())
     };
     let _first = connect();
@@ -85,8 +85,7 @@ fn one_listener_has_a_full_accept_backlog() {
     let command = "mmproxy-rs -l 10.81.0.1:8443 -4 127.0.0.1:9000 --listeners 1";
     let (lab, backend, _proxy) = rig.start_between(command);
     let before = listen_overflows(&lab.server);
-    let connect =
-        || Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(fresh_client_v4()));
+    let connect = || connect_client(&lab, LISTEN_V4, fresh_client_v4());
     let conns: Vec<_> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(connect)).collect();
         threads
@@ -114,14 +113,14 @@ fn cloudflare_survives_missing_resources() {
         )
         .wait_listening(&[LISTEN_V4]);
     let crowd: Vec<Conn> = (0..100)
-        .map(|_| Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(fresh_client_v4())))
+        .map(|_| connect_client(&lab, LISTEN_V4, fresh_client_v4()))
         .collect();
     std::thread::sleep(Duration::from_millis(200));
     assert!(proxy.is_alive(), "{}", proxy.log());
     drop(crowd);
     while backend.accept_within(Duration::from_millis(200)).is_some() {}
     let client = fresh_client_v4();
-    let _down = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(client));
+    let _down = connect_client(&lab, LISTEN_V4, client);
     assert_eq!(backend.accept().peer_addr().ip(), client.ip());
 }
 

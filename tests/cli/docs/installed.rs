@@ -5,7 +5,7 @@ use std::os::unix::fs::{DirBuilderExt, chown};
 use std::path::Path;
 use std::process::Command;
 
-use crate::harness::addr::{BALANCER_V4, fresh_client_v4, v4};
+use crate::harness::addr::{BALANCER_V4, v4};
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
 use crate::harness::header_bytes;
@@ -16,7 +16,7 @@ use crate::harness::page::Page;
 use crate::harness::peername::BINARY;
 use crate::harness::rig::exec::built_library;
 use crate::harness::rig::intercept::InterceptLab;
-use crate::harness::rig::proxy::header_for;
+use crate::harness::rig::proxy::connect_fresh_client;
 
 const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
@@ -90,9 +90,7 @@ fn service_page_works_as_written() {
     let listen = v4([10, 81, 0, 1], 8022);
     let backend = Backend::listen(&lab.server, v4([127, 0, 0, 1], 22));
     let proxy = unit.start(&lab.server).wait_listening(&[listen]);
-    let client = fresh_client_v4();
-    let _down = Conn::connect_and_send(&lab.balancer, listen, &header_for(client));
-    assert_eq!(backend.accept().peer_addr(), client);
+    let _open = connect_fresh_client(&lab, listen, &backend);
     Conn::assert_refused(&lab.server, listen);
     drop(proxy);
 

@@ -14,7 +14,7 @@ use crate::harness::peername::{AS_NOBODY, Peername, copy_executable};
 use crate::harness::rig::agent::{Agent, Container, Runtime, print_profile, profile, profile_from};
 use crate::harness::rig::exec::{Libc, compiled_server};
 use crate::harness::rig::exec_notify::{assert_sees, assert_sees_late_header};
-use crate::harness::rig::proxy::header_for;
+use crate::harness::rig::proxy::connect_client;
 
 /// The program is static, in a container of an ordinary user without capabilities.
 #[test]
@@ -85,7 +85,7 @@ fn program_of_32_bits_sees_its_client_or_can_not_listen() {
     let server = container.run(&lab.server, &[&program]);
     let server = server.wait_listening(&[LISTEN_V4]);
     for client in [fresh_client_v4(), fresh_client_v4()] {
-        let conn = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(client));
+        let conn = connect_client(&lab, LISTEN_V4, client);
         assert_eq!(addresses(&conn.recv_to_end().0), [client; 2]);
     }
     drop(server);

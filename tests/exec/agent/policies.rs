@@ -17,7 +17,7 @@ use crate::harness::lab::{
 use crate::harness::peername::{AS_NOBODY, Peername};
 use crate::harness::rig::agent::{Agent, Container};
 use crate::harness::rig::exec_notify::assert_sees;
-use crate::harness::rig::proxy::header_for;
+use crate::harness::rig::proxy::{connect_client, header_for};
 
 const TWO_POLICIES: &str = r#"
 [[agent]]
@@ -158,7 +158,7 @@ fn reload_replaces_the_policies_or_keeps_the_previous_ones() {
     files.write("agent.toml", "[[agent]]\ntrust = [\"192.0.2.0/24\"]\n");
     agent.process.signal(Signal::HUP);
     agent.process.wait_logged("the policies were reloaded");
-    let conn = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(fresh_client_v4()));
+    let conn = connect_client(&lab, LISTEN_V4, fresh_client_v4());
     conn.wait_reset();
     files.write("agent.toml", "[[agent]]\ntrust = [\"10.81.0.0/40\"]\n");
     agent.process.signal(Signal::HUP);

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use crate::harness::addr::{FRONT_V4, FRONT_V6, LISTEN_V4, TARGET_V4, TARGET_V6};
+use crate::harness::addr::{FRONT_V4, FRONT_V6, LISTEN_V4, TARGET_V4, TARGET_V6, fresh_client_v4};
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
 use crate::harness::header_bytes;
@@ -77,6 +77,25 @@ impl ProxyRig {
         self.backend_v4.assert_no_connection();
         self.backend_v6.assert_no_connection();
     }
+}
+
+/// Opens a connection of `client` from the lab's balancer to this listener.
+#[track_caller]
+pub(crate) fn connect_client(lab: &Lab, listen: SocketAddr, client: SocketAddr) -> Conn {
+    Conn::connect_and_send(&lab.balancer, listen, &header_for(client))
+}
+
+/// Opens a connection of a fresh client; asserts that it reaches the backend with that client's address. Returns both ends: the
+/// balancer's and the backend's.
+#[track_caller]
+pub(crate) fn connect_fresh_client(
+    lab: &Lab,
+    listen: SocketAddr,
+    backend: &Backend,
+) -> (Conn, Conn) {
+    let client = fresh_client_v4();
+    let down = connect_client(lab, listen, client);
+    (down, backend.accept_from(client))
 }
 
 /// The header that a balancer sends for a client that connected to the frontend of its family.

@@ -8,10 +8,9 @@ use std::process::Command;
 use rustix::process::Signal;
 
 use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
-use crate::harness::conn::Conn;
 use crate::harness::lab::{Scratch, assert_contains, stderr_text};
 use crate::harness::peername::{BINARY, Peername, words};
-use crate::harness::rig::proxy::{ProxyRig, header_for};
+use crate::harness::rig::proxy::{ProxyRig, connect_client};
 
 #[test]
 fn profile_of_the_services_is_enforced_and_sufficient() {
@@ -56,7 +55,7 @@ fn serves_reloads_and_upgrades(scratch: &Scratch) {
     rig.proxy.signal(Signal::USR2);
     rig.proxy.wait_logged("upgraded: the new process serves");
     let client = fresh_client_v4();
-    let _down = Conn::connect_and_send(&rig.lab.balancer, LISTEN_V4, &header_for(client));
+    let _down = connect_client(&rig.lab, LISTEN_V4, client);
     rig.accept_client(client);
 
     // Any user can read that file, and no service needs it.

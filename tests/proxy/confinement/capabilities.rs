@@ -2,10 +2,9 @@
 
 use crate::harness::addr::{LISTEN_V4, TARGET_V4, fresh_client_v4};
 use crate::harness::backend::Backend;
-use crate::harness::conn::Conn;
 use crate::harness::lab::{Host, Lab, Process, Scratch, assert_fails};
 use crate::harness::peername::{AS_NOBODY, BINARY, Peername, copy_executable};
-use crate::harness::rig::proxy::{ProxyRig, header_for};
+use crate::harness::rig::proxy::{ProxyRig, connect_client};
 
 /// Without the capability no connection would work; the start fails, and the message has the remedy.
 #[test]
@@ -57,7 +56,7 @@ fn two_capabilities_are_enough() {
     let mut client = fresh_client_v4();
     // Connecting from a privileged port needs CAP_NET_BIND_SERVICE.
     client.set_port(1023);
-    let _down = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(client));
+    let _down = connect_client(&lab, LISTEN_V4, client);
     assert_eq!(backend.accept().peer_addr(), client);
     assert_eq!(proxy.status_field("Uid"), "65534\t65534\t65534\t65534");
     assert_only_two_capabilities(&proxy);

@@ -8,7 +8,7 @@ use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
 use crate::harness::lab::{Lab, wait_until};
 use crate::harness::peername::{Peername, words};
-use crate::harness::rig::proxy::{ProxyRig, header_for};
+use crate::harness::rig::proxy::{ProxyRig, connect_client, header_for};
 
 /// Silent connections of one trusted peer leave most of a small connection limit to the others.
 #[test]
@@ -88,7 +88,7 @@ fn busy_listener_does_not_starve_the_others() {
     let few_descriptors = ["prlimit", "--nofile=64:64"];
     let proxy = Peername::start_through(&lab.server, &few_descriptors, &args, &[LISTEN_V4, other]);
     proxy.wait_started();
-    let open = |to, client| Conn::connect_and_send(&lab.balancer, to, &header_for(client));
+    let open = |to, client| connect_client(&lab, to, client);
     let _busy: Vec<Conn> = (0..60)
         .map(|_| open(LISTEN_V4, fresh_client_v4()))
         .collect();

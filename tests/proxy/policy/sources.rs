@@ -13,7 +13,7 @@ use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
 use crate::harness::header_bytes;
 use crate::harness::lab::wait_for;
-use crate::harness::rig::proxy::{ProxyRig, header_for};
+use crate::harness::rig::proxy::{ProxyRig, connect_client};
 use crate::harness::special_sources::{
     IMPOSSIBLE, LOOPBACK_ADDRESSES, SERVER_ADDRESSES, SUBNET_ENDS,
 };
@@ -45,7 +45,7 @@ fn local_sources_are_allowed_on_request() {
         for ip in ["127.0.0.1", "127.1.2.3", "10.81.0.1", "::1", "fd81::1"] {
             let ip = ip.parse().expect("an address");
             let client = SocketAddr::new(ip, fresh_client_v4().port());
-            let _down = Conn::connect_and_send(&rig.lab.balancer, listen, &header_for(client));
+            let _down = connect_client(&rig.lab, listen, client);
             rig.accept_client(client);
         }
         for ip in [IMPOSSIBLE, SUBNET_ENDS].concat() {
@@ -61,7 +61,7 @@ fn reserved_sources_are_allowed_on_request() {
     for ip in ["240.10.0.7", "254.1.2.3", "::ffff:240.10.0.8"] {
         let ip: IpAddr = ip.parse().expect("an address");
         let client = SocketAddr::new(ip, fresh_client_v4().port());
-        let _down = Conn::connect_and_send(&rig.lab.balancer, LISTEN_V4, &header_for(client));
+        let _down = connect_client(&rig.lab, LISTEN_V4, client);
         rig.accept_client(SocketAddr::new(ip.to_canonical(), client.port()));
     }
     for ip in [
@@ -109,7 +109,7 @@ fn client_and_balancer_may_differ_in_family() {
         for listen in [LISTEN_V4, LISTEN_V6] {
             let client = fresh();
             let rig = ProxyRig::new(&[]);
-            let down = Conn::connect_and_send(&rig.lab.balancer, listen, &header_for(client));
+            let down = connect_client(&rig.lab, listen, client);
             let up = rig.accept_client(client);
             up.assert_reaches(&down, b"hello");
         }
@@ -135,7 +135,7 @@ fn new_local_addresses_are_refused_as_sources() {
         .ip("address add 192.0.2.77/24 broadcast + dev eth0");
     wait_for("the new address is noticed", || {
         let client = v4([192, 0, 2, 77], fresh_client_v4().port());
-        let down = Conn::connect_and_send(&rig.lab.balancer, LISTEN_V4, &header_for(client));
+        let down = connect_client(&rig.lab, LISTEN_V4, client);
         match rig.backend_v4.accept_or_closed(&down) {
             Some(up) => assert_eq!(up.peer_addr(), client),
             None => return Some(down.wait_closed()),

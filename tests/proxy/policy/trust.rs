@@ -10,7 +10,7 @@ use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
 use crate::harness::lab::{Host, Lab, Scratch, assert_contains, assert_within, stderr_text};
 use crate::harness::peername::{Peername, words};
-use crate::harness::rig::proxy::header_for;
+use crate::harness::rig::proxy::connect_client;
 
 #[test]
 fn proxy_does_not_start_without_trust() {
@@ -145,7 +145,7 @@ fn proxy(lab: &Lab, trust: &[&str]) -> Peername {
 #[track_caller]
 fn assert_served(lab: &Lab, backend: &Backend, listen: SocketAddr) {
     let client = fresh_client_v4();
-    let down = Conn::connect_and_send(&lab.balancer, listen, &header_for(client));
+    let down = connect_client(lab, listen, client);
     let balancer = if listen.is_ipv4() {
         BALANCER_V4
     } else {

@@ -8,12 +8,11 @@ use rustix::process::Signal;
 
 use crate::harness::addr::{BALANCER_V4, FRONT_V4, LISTEN_V4, TARGET_V4, fresh_client_v4};
 use crate::harness::backend::Backend;
-use crate::harness::conn::Conn;
 use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes;
 use crate::harness::lab::{Lab, Process, Scratch, assert_contains, stderr_text, wait_until};
 use crate::harness::peername::{BINARY, Peername};
-use crate::harness::rig::proxy::header_for;
+use crate::harness::rig::proxy::connect_fresh_client;
 
 /// The addresses after each reload. IPv4 is accepted each time: a `[::]` that was opened alone or beside `0.0.0.0` accepts it,
 /// too.
@@ -70,9 +69,7 @@ fn reload_that_leaves_no_listener_for_ipv4_is_refused() {
         "\"opened\":\"0.0.0.0:8443\"",
     );
     reload(&["[::]:8443"], refused);
-    let client = fresh_client_v4();
-    let _down = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(client));
-    let _up = backend.accept_from(client);
+    let _open = connect_fresh_client(&lab, LISTEN_V4, &backend);
 }
 
 /// A socket for IPv6 only that a service manager passed has no IPv4 clients to lose, so a reload is not refused.
@@ -97,12 +94,7 @@ fn reload_replaces_an_address_with_an_overlapping_one() {
         let (lab, scratch) = (Lab::new(), Scratch::new());
         let backend = Backend::listen(&lab.server, TARGET_V4);
         let (proxy, write_addresses) = start(&lab, &scratch, workers, "tcp");
-        let open = |to: SocketAddr| {
-            let client = fresh_client_v4();
-            let down = Conn::connect_and_send(&lab.balancer, to, &header_for(client));
-            let up = backend.accept_from(client);
-            (down, up)
-        };
+        let open = |to: SocketAddr| connect_fresh_client(&lab, to, &backend);
         let (down, up) = open(LISTEN_V4);
         for (reloads, addresses) in (1..).zip(OVERLAPPING) {
             write_addresses(addresses);

@@ -10,7 +10,7 @@ use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
 use crate::harness::lab::{Lab, Scratch, assert_contains};
 use crate::harness::peername::Peername;
-use crate::harness::rig::proxy::header_for;
+use crate::harness::rig::proxy::connect_client;
 
 #[test]
 fn unsuitable_files_do_not_stop_later_reloads() {
@@ -44,8 +44,7 @@ fn unsuitable_files_do_not_stop_later_reloads() {
         let refused = reload(&config(trust), says);
         assert_contains(&refused, &["reload refused"]);
         assert!(!refused.contains("hash"), "{refused}");
-        let _down =
-            Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(fresh_client_v4()));
+        let _down = connect_client(&lab, LISTEN_V4, fresh_client_v4());
         backend.accept();
     }
     // The same for the configuration file, which each reload opens by its name.

@@ -6,12 +6,12 @@ use std::time::Duration;
 use std::{fs, thread};
 
 use super::{PRIVILEGED, ReloadRig, both_listeners, table};
-use crate::harness::addr::{LISTEN_V4, TARGET_V4, fresh_client_v4};
+use crate::harness::addr::{LISTEN_V4, TARGET_V4};
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
 use crate::harness::lab::{Lab, LeasedFile, Scratch};
 use crate::harness::peername::Peername;
-use crate::harness::rig::proxy::header_for;
+use crate::harness::rig::proxy::connect_fresh_client;
 
 /// The file is reloaded when it is written in place and when an editor replaces it, and a list that the file names is, too. A
 /// broken file is refused and leaves the old configuration in force; another file of the directory causes no reload.
@@ -74,9 +74,7 @@ fn watch_reloads_a_config_map() {
         revision(&format!("..{}", 2 * round + 1), "10.81.0.0/24");
         fs::remove_dir_all(map.path(&format!("..{}", 2 * round))).expect("the old revision");
         proxy.wait_logged_times("\"reloaded\"", 2 * round);
-        let client = fresh_client_v4();
-        let _down = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(client));
-        assert_eq!(backend.accept().peer_addr(), client);
+        let _open = connect_fresh_client(&lab, LISTEN_V4, &backend);
     }
 }
 

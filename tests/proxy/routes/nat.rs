@@ -4,11 +4,10 @@ use std::net::SocketAddr;
 
 use super::RoutesRig;
 use crate::harness::addr::{BALANCER_V4, TARGET_V4, TARGET_V6, addr, v4};
-use crate::harness::conn::Conn;
 use crate::harness::datagram::DatagramSocket;
 use crate::harness::lab::Lab;
 use crate::harness::peername::{Peername, words};
-use crate::harness::rig::proxy::header_for;
+use crate::harness::rig::proxy::connect_client;
 use crate::harness::rig::udp;
 
 /// The rules of Docker, libvirt, an OpenVPN installer and Incus, for the network of their guests.
@@ -36,7 +35,7 @@ fn tcp_backends_see_clients_in_a_network_with_nat() {
         for (client, backend) in [(CLIENT_V4, &rig.v4), (CLIENT_V6, &rig.v6)] {
             let client = addr(client);
             let listen = v4([10, 81, 0, 1], 8443);
-            let down = Conn::connect_and_send(&rig.lab.balancer, listen, &header_for(client));
+            let down = connect_client(&rig.lab, listen, client);
             let up = backend.accept_from(client);
             up.assert_reaches(&down, b"back");
         }

@@ -4,12 +4,12 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::harness::addr::{LISTEN_V4, TARGET_V4, fresh_client_v4};
+use crate::harness::addr::{LISTEN_V4, TARGET_V4};
 use crate::harness::backend::Backend;
-use crate::harness::conn::{Conn, End};
+use crate::harness::conn::End;
 use crate::harness::lab::Lab;
 use crate::harness::peername::PROXY_ARGS;
-use crate::harness::rig::proxy::header_for;
+use crate::harness::rig::proxy::connect_fresh_client;
 use crate::harness::rig::upgrade::UpgradeRig;
 
 /// `--drain` limits how long a stop takes. Nothing waits for the end of a replaced process, so it keeps its connections for
@@ -22,7 +22,7 @@ fn replaced_process_keeps_connections_for_longer_than_a_stop() {
     let mut rig = UpgradeRig::start(&lab.server, &args);
     let old = rig.serving;
     let pid = format!("\"pid\":{},", rig.serving_inside());
-    let (down, up) = connect(&lab, &backend);
+    let (down, up) = connect_fresh_client(&lab, LISTEN_V4, &backend);
     rig.upgrade(&lab.server).expect("it upgrades");
     rig.processes
         .wait_logged_parts(&["replaced; waiting", "\"connections\":1", &pid]);
@@ -41,7 +41,7 @@ fn replaced_process_keeps_connections_for_longer_than_a_stop() {
     rig.wait_drained();
     // The drain went on for a shorter time after the signal.
     assert_eq!(rig.processes.count_logged("drain ended: "), 1);
-    let (_down, up) = connect(&lab, &backend);
+    let (_down, up) = connect_fresh_client(&lab, LISTEN_V4, &backend);
     drop(up);
 }
 
@@ -51,15 +51,8 @@ fn upgrade_drain_limits_a_replaced_process() {
     let backend = Backend::listen(&lab.server, TARGET_V4);
     let args = [PROXY_ARGS, &["--upgrade-drain=500ms", "--drain=60s"]].concat();
     let mut rig = UpgradeRig::start(&lab.server, &args);
-    let (down, _up) = connect(&lab, &backend);
+    let (down, _up) = connect_fresh_client(&lab, LISTEN_V4, &backend);
     rig.upgrade(&lab.server).expect("it upgrades");
     assert_eq!(down.recv_to_end().1, End::Reset);
     rig.wait_drained();
-}
-
-fn connect(lab: &Lab, backend: &Backend) -> (Conn, Conn) {
-    let client = fresh_client_v4();
-    let down = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(client));
-    let up = backend.accept_from(client);
-    (down, up)
 }

@@ -21,7 +21,7 @@ use crate::harness::lab::{
 };
 use crate::harness::nat_rules::{NatRules, ON_LOOPBACK};
 use crate::harness::peername::Peername;
-use crate::harness::rig::proxy::header_for;
+use crate::harness::rig::proxy::{connect_client, connect_fresh_client, header_for};
 use crate::harness::rig::udp;
 
 #[test]
@@ -37,7 +37,7 @@ fn replies_come_back_by_mark() {
         (TARGET_V6, fresh_client_v6()),
     ] {
         let backend = Backend::listen(&rig.backend, addr(target));
-        let down = Conn::connect_and_send(&rig.lab.balancer, LISTEN_V4, &header_for(client));
+        let down = connect_client(&rig.lab, LISTEN_V4, client);
         let up = backend.accept_from(client);
         up.send(&[7; 100_000]);
         assert_eq!(down.recv(100_000), [7; 100_000]);
@@ -109,9 +109,7 @@ fn flushed_table_of_a_mark_is_restored() {
     let mut proxy = rig.proxy(&["--mark=123", "--setup-routes"]);
     let backend = Backend::listen(&rig.backend, addr(TARGET_V4));
     let assert_served = || {
-        let client = fresh_client_v4();
-        let down = Conn::connect_and_send(&rig.lab.balancer, LISTEN_V4, &header_for(client));
-        let up = backend.accept_from(client);
+        let (down, up) = connect_fresh_client(&rig.lab, LISTEN_V4, &backend);
         up.assert_reaches(&down, b"back");
     };
     assert_served();
@@ -203,7 +201,7 @@ fn masquerading_rule_towards_the_backend_is_noticed() {
     server.run("sh", &["-ec", FLANNEL]);
     let proxy = rig.proxy(&["--mark=123", ADMIN]);
     for client in [fresh_client_v4(), fresh_client_v6()] {
-        let down = Conn::connect_and_send(&rig.lab.balancer, LISTEN_V4, &header_for(client));
+        let down = connect_client(&rig.lab, LISTEN_V4, client);
         down.wait_reset();
     }
     backends.iter().for_each(Backend::assert_no_connection);
@@ -242,7 +240,7 @@ fn missing_rules_on_another_host_are_logged() {
     let proxy = rig.proxy(&["--mark=123", "--connect-timeout=300ms"]);
     proxy.wait_logged_parts(&["10.82.0.5:9000", "another host"]);
     let _backend = Backend::listen(&rig.backend, addr(TARGET_V4));
-    let down = Conn::connect_and_send(&rig.lab.balancer, LISTEN_V4, &header_for(fresh_client_v4()));
+    let down = connect_client(&rig.lab, LISTEN_V4, fresh_client_v4());
     down.wait_closed();
     wait_until("the reason", || proxy.outcomes() == ["connect_timeout"]);
 }

@@ -10,7 +10,7 @@ use crate::harness::conn::{Conn, End};
 use crate::harness::lab::{Lab, Process, stdout_text, wait_until};
 use crate::harness::nat_rules::{NatRules, ON_LOOPBACK};
 use crate::harness::peername::Peername;
-use crate::harness::rig::proxy::{ProxyRig, header_for};
+use crate::harness::rig::proxy::{ProxyRig, connect_client, header_for};
 
 /// The backend gets no byte from a client that it would take for another. Other clients are served meanwhile, and all clients
 /// once the rules are gone.
@@ -81,7 +81,7 @@ fn lost_replies_of_a_masqueraded_client_are_no_backend_outage() {
     let [docker, ..] = &ON_LOOPBACK;
     docker.install(&lab.server);
     let [client, _] = docker.clients();
-    let down = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(client));
+    let down = connect_client(&lab, LISTEN_V4, client);
     down.wait_reset();
     proxy.wait_outcome("source_translated");
     let metrics = get(&lab.server, &[], "/metrics");

@@ -13,7 +13,7 @@ use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes;
 use crate::harness::lab::{Lab, assert_contains};
 use crate::harness::peername::{Peername, words};
-use crate::harness::rig::proxy::header_for;
+use crate::harness::rig::proxy::connect_client;
 
 #[test]
 fn outage_of_a_backend_and_its_end_are_logged() {
@@ -34,8 +34,7 @@ fn outage_of_a_backend_and_its_end_are_logged() {
             &target_option,
         ];
         let proxy = Peername::start(&lab.server, &args, &[LISTEN_V4]);
-        let open =
-            || Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(fresh_client_v4()));
+        let open = || connect_client(&lab, LISTEN_V4, fresh_client_v4());
         for _ in 0..5 {
             open().wait_closed();
         }
@@ -64,8 +63,7 @@ fn outage_is_logged_in_each_interval() {
     let proxy = Peername::start(&lab.server, PROXY, &[LISTEN_V4]);
     // For 12 s: longer than one interval of the throttled log, and shorter than two.
     for _ in 0..24 {
-        Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(fresh_client_v4()))
-            .wait_closed();
+        connect_client(&lab, LISTEN_V4, fresh_client_v4()).wait_closed();
         thread::sleep(Duration::from_millis(500));
     }
     assert_eq!(proxy.log().matches("accepts no clients").count(), 2);

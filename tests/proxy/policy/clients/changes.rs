@@ -17,7 +17,7 @@ use crate::harness::backend::Backend;
 use crate::harness::conn::{Conn, End};
 use crate::harness::lab::{Host, Lab, Process, Scratch, assert_contains, wait_for, wait_until};
 use crate::harness::peername::Peername;
-use crate::harness::rig::proxy::{ProxyRig, header_for};
+use crate::harness::rig::proxy::{ProxyRig, connect_client, header_for};
 
 /// The ban of one client does not affect another, and can be lifted: with each relay method, in a confined process.
 #[test]
@@ -158,7 +158,7 @@ fn reload_ends_connections_of_clients_that_it_denies() {
     let backend = Backend::listen(&lab.server, TARGET_V4);
     let args = ["proxy", "--log-format=json", "-v", "--config", &config];
     let proxy = Peername::start(&lab.server, &args, &[LISTEN_V4]);
-    let down = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(fresh_client_v4()));
+    let down = connect_client(&lab, LISTEN_V4, fresh_client_v4());
     let up = backend.accept();
     let header = header_for(fresh_client_v4());
     let waiting = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header[..20]);
@@ -176,7 +176,7 @@ fn reload_ends_connections_of_clients_that_it_denies() {
     proxy.wait_outcome("client_denied");
     // A list that the new configuration names is watched from then on.
     let client = v4([198, 51, 100, 8], 4001);
-    let down = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(client));
+    let down = connect_client(&lab, LISTEN_V4, client);
     let _up = backend.accept();
     files.write("denied", "198.51.100.8\n");
     down.wait_reset();
@@ -201,7 +201,7 @@ fn ban_applies_to_a_waiting_connection_of_a_listener_that_was_added_again() {
         proxy.reload("\"reloaded\"");
     }
     let other = v4([198, 51, 100, 8], 4001);
-    let open = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(other));
+    let open = connect_client(&lab, LISTEN_V4, other);
     let _up = backend.accept();
     files.write("denied", "198.51.100.0/24\n");
     // Connections are ended once all lists have been read.
@@ -248,7 +248,7 @@ fn hanging_list_does_not_delay_the_others() {
     let backend = Backend::listen(&lab.server, TARGET_V4);
     let args = ["proxy", "--log-format=json", ADMIN, "--config", &config];
     let proxy = Peername::start(&lab.server, &args, &[LISTEN_V4]);
-    let down = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(fresh_client_v4()));
+    let down = connect_client(&lab, LISTEN_V4, fresh_client_v4());
     let _up = backend.accept();
     admin::wait_metric(&lab.server, &[], "peername_lists_stale 0");
     let gate = Gate::shut(&files);
