@@ -213,20 +213,14 @@ impl JournalRig {
     /// What journalctl(1) prints for this match.
     fn entries(&self, matches: &[&str]) -> Vec<Value> {
         let mounts = mounts_option(&self.mounts);
-        let journalctl = [
-            &mounts,
-            "journalctl",
-            "--output=json",
-            "--all",
-            "--quiet",
-            "_COMM=peername",
-        ];
+        let line = format!("{mounts} journalctl --output=json --all --quiet _COMM=peername");
+        let journalctl = words(&line);
         // Callers poll. Without a pause, journalctl would take a processor from the proxy.
         thread::sleep(Duration::from_millis(20));
         let text = self
             .lab
             .server
-            .run("nsenter", &[&journalctl, matches].concat());
+            .run("nsenter", &[&journalctl[..], matches].concat());
         text.lines()
             .map(|line| serde_json::from_str(line).expect("JSON"))
             .collect()

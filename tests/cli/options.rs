@@ -11,27 +11,18 @@ use crate::harness::peername::{BINARY, Peername, words};
 fn send_supports_udp() {
     for (version, dialect) in [("2", "each"), ("spp", "spp")] {
         let lab = Lab::new();
-        let dialect = format!("--udp-header={dialect}");
-        let args = [
-            "proxy",
-            "--protocol=udp",
-            "--listen=10.81.0.1:8443",
-            "--target-v4=127.0.0.1:9000",
-            "--trust=any",
-            &dialect,
-        ];
+        let line = format!(
+            "proxy --protocol=udp --listen=10.81.0.1:8443 --target-v4=127.0.0.1:9000 --trust=any \
+             --udp-header={dialect}"
+        );
+        let args = words(&line);
         let _proxy = Peername::start_listening(&lab.server, &args);
         let backend = DatagramSocket::bind(&lab.server, TARGET_V4);
         let client = fresh_client_v4();
-        let source = format!("--source={client}");
-        let send = [
-            "send",
-            "--protocol=udp",
-            "--proxy-version",
-            version,
-            &source,
-            "10.81.0.1:8443",
-        ];
+        let line = format!(
+            "send --protocol=udp --proxy-version {version} --source={client} 10.81.0.1:8443"
+        );
+        let send = words(&line);
         let answered = std::thread::scope(|scope| {
             let sender =
                 scope.spawn(|| Peername::run_with_input(&lab.balancer, &[BINARY], &send, "ping"));

@@ -84,15 +84,8 @@ fn forward_does_not_connect_to_itself() {
         ("127.0.0.1:7000", "127.0.0.1:7000"),
     ] {
         for protocol in ["tcp", "udp"] {
-            let args = [
-                "forward",
-                "--protocol",
-                protocol,
-                "--listen",
-                listen,
-                "--to",
-                to,
-            ];
+            let line = format!("forward --protocol {protocol} --listen {listen} --to {to}");
+            let args = words(&line);
             let printed = Peername::run_failing(&lab.balancer, &args, 2);
             assert_contains(&printed, &["it would connect to itself"]);
         }

@@ -12,7 +12,9 @@ use crate::harness::conn::Conn;
 use crate::harness::lab::{
     Lab, Process, Scratch, assert_contains, assert_fails, stdout_text, wait_until,
 };
-use crate::harness::peername::{AS_NOBODY, BINARY, NO_CAPABILITIES, Peername, copy_executable};
+use crate::harness::peername::{
+    AS_NOBODY, BINARY, NO_CAPABILITIES, Peername, copy_executable, words,
+};
 use crate::harness::programs::browser::wait_page_shows;
 use crate::harness::rig::exec::{MODES, NOTIFY, PRELOAD, built_library, v2};
 use crate::harness::rig::exec_notify::{kill_pid, wait_helper_pid};
@@ -212,16 +214,10 @@ fn netns_serves_the_endpoint_outside() {
         let scratch = Scratch::new();
         let binary = copy_executable(&lab.server, &scratch);
         let socket = scratch.path_text("admin.sock");
-        let unix_admin = format!("--admin=unix:{socket}");
-        let args = [
-            "exec",
-            "--mode=netns",
-            "--trust=private",
-            "--ports=8443",
-            ADMIN,
-            &unix_admin,
-            "--",
-        ];
+        let line = format!(
+            "exec --mode=netns --trust=private --ports=8443 {ADMIN} --admin=unix:{socket} --"
+        );
+        let args = words(&line);
         let redis = [
             "redis-server",
             "--port",
@@ -262,16 +258,8 @@ fn address_in_use_fails_before_the_program_starts() {
     )
     .wait_listening(&["127.0.0.1:9300".parse().expect("an address")]);
     for mode in [PRELOAD, NOTIFY, "--mode=netns"] {
-        let args = [
-            "exec",
-            mode,
-            "--trust=private",
-            "--ports=8443",
-            ADMIN,
-            "--",
-            "echo",
-            "started",
-        ];
+        let line = format!("exec {mode} --trust=private --ports=8443 {ADMIN} -- echo started");
+        let args = words(&line);
         let output = Peername::run(&lab.server, &args);
         assert_fails(&output, 125, &["--admin: can't listen on 127.0.0.1:9300"]);
         assert_eq!(output.stdout, b"");

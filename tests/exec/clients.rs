@@ -260,13 +260,7 @@ fn private_network_denies_clients_and_ends_their_connections() {
     let (lab, list) = (Lab::without_routes(), Scratch::new());
     let path = list.write("denied", "198.51.100.7\n");
     let directory = path.strip_suffix("/denied").expect("its directory");
-    let mut args = vec![
-        "exec",
-        "--mode=netns",
-        "--ports=8443",
-        "--trust=10.81.0.0/24",
-        "-v",
-    ];
+    let mut args = words("exec --mode=netns --ports=8443 --trust=10.81.0.0/24 -v");
     args.extend(["--deny-client=@denied", "--require-tlv=alpn=h2", "--"]);
     args.extend(SPEAKS_FIRST);
     let through = ["env", "-C", directory];

@@ -9,7 +9,7 @@ use crate::harness::addr::{LISTEN_V4, v4};
 use crate::harness::backend::Backend;
 use crate::harness::conn::{Conn, End};
 use crate::harness::lab::{Host, Lab, Scratch, assert_contains};
-use crate::harness::peername::BINARY;
+use crate::harness::peername::{BINARY, words};
 use crate::harness::rig::load::under_load;
 use crate::harness::rig::upgrade::{Binary, UpgradeRig};
 
@@ -105,14 +105,10 @@ fn password_of_the_upstream_proxy_is_masked_and_kept_by_an_upgrade() {
 fn start(lab: &Lab, scratch: &Scratch, options: &[&str]) -> UpgradeRig {
     let ca = format!("--ca={}", scratch.path_text("ca"));
     lab.server.run(BINARY, &["ca", "init", &ca]);
-    let args = [
-        "intercept",
-        "--listen=10.81.0.1:8443",
-        "--allow-client=10.81.0.0/24",
-        "--drain=600s",
-        &ca,
-    ];
-    UpgradeRig::start(&lab.server, &[&args, options].concat())
+    let line =
+        format!("intercept --listen=10.81.0.1:8443 --allow-client=10.81.0.0/24 --drain=600s {ca}");
+    let args = words(&line);
+    UpgradeRig::start(&lab.server, &[&args[..], options].concat())
 }
 
 #[track_caller]

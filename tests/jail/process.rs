@@ -10,6 +10,7 @@ use crate::harness::lab::{
     assert_contains, assert_fails, assert_prints, assert_succeeds, stderr_text, stdout_text,
     wait_for, wait_until,
 };
+use crate::harness::peername::words;
 use crate::harness::rig::jail::{JailRig, USERS, User};
 
 #[test]
@@ -158,14 +159,7 @@ fn root_may_become_another_user() {
 #[test]
 fn network_namespace_of_the_programs_own_needs_allow_mounts() {
     let rig = JailRig::new();
-    let program = [
-        "unshare",
-        "--user",
-        "--map-root-user",
-        "--net",
-        "ip",
-        "link",
-    ];
+    let program = words("unshare --user --map-root-user --net ip link");
     for user in USERS {
         let run = |options: &[&str]| rig.run_program(user, options, &program);
         assert_fails(&run(&[]), 1, &["unshare failed: Operation not permitted"]);

@@ -73,16 +73,11 @@ fn port_range_that_targets_itself_is_refused() {
 }
 
 fn start_on_ports(lab: &Lab, ports: &str) -> Peername {
-    let listen = format!("--listen=10.81.0.1:{ports}");
-    let args = [
-        "proxy",
-        &listen,
-        "--protocol=both",
-        "--target-v4=127.0.0.1:same",
-        "--trust=10.81.0.0/24",
-        "--workers=2",
-        "--log-format=json",
-    ];
+    let line = format!(
+        "proxy --listen=10.81.0.1:{ports} --protocol=both --target-v4=127.0.0.1:same \
+         --trust=10.81.0.0/24 --workers=2 --log-format=json"
+    );
+    let args = words(&line);
     let proxy = Peername::start_listening(&lab.server, &args);
     proxy.wait_logged(&format!("10.81.0.1:{ports}"));
     proxy

@@ -19,7 +19,7 @@ use crate::harness::backend::Backend;
 use crate::harness::conn::{Conn, End};
 use crate::harness::datagram::DatagramSocket;
 use crate::harness::lab::{Lab, Scratch, assert_within, wait_until, with_files};
-use crate::harness::peername::{BINARY, Peername};
+use crate::harness::peername::{BINARY, Peername, words};
 use crate::harness::rig::load::{SetOnDrop, under_load};
 use crate::harness::rig::proxy::{connect_client, connect_fresh_client, header_for};
 
@@ -132,13 +132,10 @@ fn reload_reads_the_lists_of_the_command_line() {
     let scratch = Scratch::new();
     let trust = format!("--trust=@{}", scratch.write("trusted", "10.81.0.0/24\n"));
     let backend = Backend::listen(&lab.server, TARGET_V4);
-    let args = [
-        "proxy",
-        "--listen=10.81.0.1:8443",
-        "--target-v4=127.0.0.1:9000",
-        "--log-format=json",
-        &trust,
-    ];
+    let line = format!(
+        "proxy --listen=10.81.0.1:8443 --target-v4=127.0.0.1:9000 --log-format=json {trust}"
+    );
+    let args = words(&line);
     let proxy = Peername::start(&lab.server, &args, &[LISTEN_V4]);
     let _first = connect_client(&lab, LISTEN_V4, fresh_client_v4());
     backend.accept();

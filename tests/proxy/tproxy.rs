@@ -396,19 +396,12 @@ fn invalid_tproxy_options_are_explained() {
 }
 
 fn proxy(host: &Host, protocol: &str, args: &[&str]) -> Peername {
-    let usual = [
-        "proxy",
-        "--listen=0.0.0.0:25577",
-        "--listen=[::]:25577",
-        "--listen-transparent",
-        "--trust=10.81.0.0/24",
-        "--trust=fd81::/64",
-        "--log-format=json",
-        "-v",
-        "--protocol",
-        protocol,
-    ];
-    Peername::start_listening(host, &[&usual, args].concat())
+    let line = format!(
+        "proxy --listen=0.0.0.0:25577 --listen=[::]:25577 --listen-transparent \
+         --trust=10.81.0.0/24 --trust=fd81::/64 --log-format=json -v --protocol {protocol}"
+    );
+    let usual = words(&line);
+    Peername::start_listening(host, &[&usual[..], args].concat())
 }
 
 fn add_routes(host: &Host, args: &[&str]) {

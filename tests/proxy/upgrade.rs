@@ -19,7 +19,7 @@ use crate::harness::admin::get;
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
 use crate::harness::lab::{Lab, Process, Scratch, assert_contains, wait_until};
-use crate::harness::peername::{BINARY, PROXY_ARGS};
+use crate::harness::peername::{BINARY, PROXY_ARGS, words};
 use crate::harness::rig::load::SetOnDrop;
 use crate::harness::rig::proxy::{connect_client, connect_fresh_client};
 use crate::harness::rig::upgrade::{Binary, UpgradeRig};
@@ -157,14 +157,7 @@ fn upgrade_without_threads_is_refused() {
     let lab = Lab::new();
     let backend = Backend::listen(&lab.server, TARGET_V4);
     // A user of its own, whose tasks are those of the old process, about 12, and of the new one.
-    let limited = [
-        "setpriv",
-        "--reuid=61018",
-        "--regid=61018",
-        "--clear-groups",
-        "prlimit",
-        "--nproc=18",
-    ];
+    let limited = words("setpriv --reuid=61018 --regid=61018 --clear-groups prlimit --nproc=18");
     let (listen, to) = (format!("--listen={LISTEN_V4}"), format!("--to={TARGET_V4}"));
     let args = ["forward", &listen, &to, "--workers=8"];
     let mut rig = UpgradeRig::start_with(&lab.server, &limited, &args);

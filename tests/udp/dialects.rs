@@ -8,7 +8,7 @@ use crate::harness::addr::{
 use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes;
 use crate::harness::lab::{Host, Lab};
-use crate::harness::peername::Peername;
+use crate::harness::peername::{Peername, words};
 use crate::harness::rig::proxy::front_of;
 use crate::harness::rig::udp::{UdpRig, datagram_header_for};
 
@@ -49,20 +49,15 @@ fn every_dialect_serves_every_family_and_listener() {
 }
 
 fn start_proxy(lab: &Lab, dialect: &str, listeners: &[&str]) -> Peername {
-    let dialect = format!("--udp-header={dialect}");
     let listen: Vec<String> = listeners
         .iter()
         .map(|listener| format!("--listen={listener}"))
         .collect();
-    let mut args = vec![
-        "proxy",
-        "--protocol=udp",
-        "--target-v4=127.0.0.1:9000",
-        "--target-v6=[::1]:9000",
-        "--trust=private",
-        "--workers=2",
-        &dialect,
-    ];
+    let line = format!(
+        "proxy --protocol=udp --target-v4=127.0.0.1:9000 --target-v6=[::1]:9000 --trust=private \
+         --workers=2 --udp-header={dialect}"
+    );
+    let mut args = words(&line);
     args.extend(listen.iter().map(String::as_str));
     Peername::start_listening(&lab.server, &args)
 }

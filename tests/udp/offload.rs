@@ -16,7 +16,7 @@ use crate::harness::addr::{
 use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes;
 use crate::harness::lab::{Host, Lab, Process, Scratch, wait_for, wait_until};
-use crate::harness::peername::{BINARY, Peername};
+use crate::harness::peername::{BINARY, Peername, words};
 use crate::harness::rig::proxy::front_of;
 use crate::harness::rig::udp::{UdpRig, datagram_header_for};
 
@@ -45,20 +45,12 @@ fn offload_serves_every_dialect_family_and_backend() {
             let backends = targets.map(|target| DatagramSocket::bind(&lab.server, target));
             let mut proxy = Peername::start_listening(
                 &lab.server,
-                &[
-                    "proxy",
-                    "--protocol=udp",
-                    "--listen=10.81.0.1:8443",
-                    "--listen=[fd81::1]:8443",
-                    "--listen=127.0.0.1:8443",
-                    "--listen=[::1]:8443",
-                    &format!("--target-v4={target_v4}"),
-                    &format!("--target-v6={target_v6}"),
-                    "--trust=private",
-                    "--log-format=json",
-                    &format!("--udp-header={dialect}"),
-                    KERNEL,
-                ],
+                &words(&format!(
+                    "proxy --protocol=udp --listen=10.81.0.1:8443 --listen=[fd81::1]:8443 \
+                     --listen=127.0.0.1:8443 --listen=[::1]:8443 --target-v4={target_v4} \
+                     --target-v6={target_v6} --trust=private --log-format=json \
+                     --udp-header={dialect} {KERNEL}"
+                )),
             );
             for (host, from, to) in [
                 (&lab.balancer, BALANCER_V4, "10.81.0.1:8443"),
@@ -222,15 +214,10 @@ fn reload_withdraws_trust_from_offloaded_sessions() {
     let backend = DatagramSocket::bind(&lab.server, TARGET_V4);
     let mut proxy = Peername::start_listening(
         &lab.server,
-        &[
-            "proxy",
-            "--protocol=udp",
-            "--listen=10.81.0.1:8443",
-            "--target-v4=127.0.0.1:9000",
-            "--log-format=json",
-            &trust,
-            KERNEL,
-        ],
+        &words(&format!(
+            "proxy --protocol=udp --listen=10.81.0.1:8443 --target-v4=127.0.0.1:9000 \
+             --log-format=json {trust} {KERNEL}"
+        )),
     );
     let balancer = DatagramSocket::bind(&lab.balancer, SocketAddr::new(BALANCER_V4, 0));
     let other_balancer = DatagramSocket::bind(&lab.balancer, v4([10, 81, 0, 3], 0));
@@ -400,13 +387,10 @@ fn offload_that_is_impossible_fails_the_start() {
             "CAP_BPF and CAP_NET_ADMIN",
         ),
     ] {
-        let usual = [
-            "proxy",
-            "--listen=10.81.0.1:8443",
-            "--target=127.0.0.1:443",
-            "--trust=private",
-            KERNEL,
-        ];
+        let line = format!(
+            "proxy --listen=10.81.0.1:8443 --target=127.0.0.1:443 --trust=private {KERNEL}"
+        );
+        let usual = words(&line);
         let args = [&usual[..], args].concat();
         let mut process = Process::start_through(&lab.server, through, BINARY, &args);
         process.wait_logged(cause);

@@ -12,7 +12,7 @@ use crate::harness::conn::Conn;
 use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes;
 use crate::harness::lab::{Host, Process, Scratch, assert_fails, wait_for};
-use crate::harness::peername::{AS_NOBODY, Peername, copy_executable};
+use crate::harness::peername::{AS_NOBODY, Peername, copy_executable, words};
 use crate::harness::rig::compat::{
     CompatRig, ROUTES, ROUTES_V6, first_peer, start_address_echo, start_netcat, wait_listening,
 };
@@ -130,15 +130,9 @@ fn path_networks_bounding_set_suffices() {
     host.run("setcap", &["cap_net_admin,cap_net_bind_service+ep", &copy]);
     let bounding = "--bounding-set=-all,+net_admin,+net_bind_service";
     let list = scratch.path_text("subnets");
-    let args = [
-        "--compat=go-mmproxy",
-        "-l",
-        "127.0.0.1:443",
-        "-4",
-        "127.0.0.1:1000",
-        "-allowed-subnets",
-        &list,
-    ];
+    let line =
+        format!("--compat=go-mmproxy -l 127.0.0.1:443 -4 127.0.0.1:1000 -allowed-subnets {list}");
+    let args = words(&line);
     let ambient: &[&str] = &[
         "--no-new-privs",
         "--inh-caps=-all,+net_admin,+net_bind_service",

@@ -10,7 +10,7 @@ use crate::harness::addr::{FRONT_V4, LISTEN_V4, fresh_client_v4};
 use crate::harness::conn::Conn;
 use crate::harness::header_bytes;
 use crate::harness::lab::{Host, Lab, Process, Scratch, python, stdout_text};
-use crate::harness::peername::{AS_NOBODY, Peername, copy_executable};
+use crate::harness::peername::{AS_NOBODY, Peername, copy_executable, words};
 use crate::harness::rig::agent::{Agent, Container, Runtime, print_profile, profile, profile_from};
 use crate::harness::rig::exec::{Libc, compiled_server};
 use crate::harness::rig::exec_notify::{assert_sees, assert_sees_late_header};
@@ -102,14 +102,8 @@ fn supervisor_in_a_container_of_the_agent_says_why_it_can_not_start() {
     let (lab, scratch) = (Lab::new(), Scratch::new());
     let container = Container::new("nested", &scratch, agent.profile("default"));
     let binary = copy_executable(&lab.server, &scratch);
-    let args = [
-        &binary,
-        "exec",
-        "--mode=notify",
-        "--trust=any",
-        "--",
-        "true",
-    ];
+    let line = format!("{binary} exec --mode=notify --trust=any -- true");
+    let args = words(&line);
     let mut nested = container.run(&lab.server, &args);
     nested.assert_exits(125);
     nested.wait_logged("EBUSY");

@@ -78,14 +78,7 @@ fn program_is_the_first_that_this_user_may_execute() {
         &[&copy],
     ]
     .concat();
-    let args = [
-        "exec",
-        "--connect",
-        "--source=192.0.2.1:1",
-        "-v",
-        "--",
-        "tool",
-    ];
+    let args = words("exec --connect --source=192.0.2.1:1 -v -- tool");
     let output = Peername::run_with_input(&host, &as_nobody, &args, "");
     assert!(output.status.success(), "{output:?}");
     assert_contains(

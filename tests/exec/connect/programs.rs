@@ -6,7 +6,7 @@ use crate::harness::addr::{LISTEN_V4, LISTEN_V6, TARGET_V4, fresh_client_v4, fre
 use crate::harness::lab::{
     Lab, Process, Scratch, assert_contains, stderr_text, stdout_text, wait_for,
 };
-use crate::harness::peername::{BINARY, IS_STATIC, Peername};
+use crate::harness::peername::{BINARY, IS_STATIC, Peername, words};
 use crate::harness::programs::server::{Python, Server};
 use crate::harness::rig::exec::{Libc, ProgramRig, ServerRig, compiled_server, mapped_ipv6};
 use crate::harness::rig::exec_connect::{connect_stdout, run_connect};
@@ -147,32 +147,19 @@ fn one_program_may_be_client_and_server() {
     let listen = "TCP4-LISTEN:8443,bind=10.81.0.1,reuseaddr,fork";
     let lab = Lab::without_routes();
     let server = compiled_server(Libc::Glibc);
-    let server_args = [
-        "exec",
-        "--mode=preload",
-        "--trust=loopback",
-        "--",
-        &server,
-        "--accept=level",
-        "--port=9000",
-        "--brief",
-    ];
+    let line = format!(
+        "exec --mode=preload --trust=loopback -- {server} --accept=level --port=9000 --brief"
+    );
+    let server_args = words(&line);
     let _server = Peername::start(&lab.server, &server_args, &[TARGET_V4]);
     let source: SocketAddr = fresh_client_v4();
     let source_option = format!("--source={source}");
     let program = ProgramRig::start_in(
         lab,
         &[],
-        &[
-            BINARY,
-            "exec",
-            "--connect",
-            &source_option,
-            "--",
-            "socat",
-            listen,
-            "TCP4:127.0.0.1:9000",
-        ],
+        &words(&format!(
+            "{BINARY} exec --connect {source_option} -- socat {listen} TCP4:127.0.0.1:9000"
+        )),
     );
     let client = fresh_client_v4();
     let nc = ["nc.openbsd", "-N", "10.81.0.1", "8443"];

@@ -6,7 +6,7 @@ use rustix::process::Signal;
 
 use crate::harness::addr::{LISTEN_V4, fresh_client_v4, fresh_client_v6};
 use crate::harness::lab::{Lab, Process, Scratch, stdout_text};
-use crate::harness::peername::{AS_NOBODY, NO_CAPABILITIES, Peername, copy_executable};
+use crate::harness::peername::{AS_NOBODY, NO_CAPABILITIES, Peername, copy_executable, words};
 use crate::harness::rig::exec::{Libc, compiled_server};
 use crate::harness::rig::exec_notify::{
     NotifyRig, assert_sees, compiled_go_server, kill_pid, network_of, wait_helper_pid,
@@ -40,15 +40,8 @@ fn ordinary_user_can_supervise() {
     lab.server
         .run("cp", &[&compiled_server(Libc::Static), &server]);
     let ordinary = [AS_NOBODY, NO_CAPABILITIES].concat();
-    let args = [
-        "exec",
-        "--trust=10.81.0.0/24",
-        "-v",
-        "--",
-        &server,
-        "--accept=threads",
-        "--brief",
-    ];
+    let line = format!("exec --trust=10.81.0.0/24 -v -- {server} --accept=threads --brief");
+    let args = words(&line);
     let mut process =
         Process::start_through(&lab.server, &ordinary, &copy, &args).wait_listening(&[LISTEN_V4]);
     for client in [fresh_client_v4(), fresh_client_v4()] {

@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::harness::addr::v4;
 use crate::harness::conn::Conn;
 use crate::harness::lab::{Lab, Process, Scratch, assert_succeeds, wait_for, with_files};
-use crate::harness::peername::{BINARY, Peername};
+use crate::harness::peername::{BINARY, Peername, words};
 
 /// A check service answers within this time on a busy machine, too.
 pub(crate) const LONG_CHECK_TIMEOUT: &str = "--check-timeout=15s";
@@ -203,16 +203,10 @@ impl InterceptLab {
     /// Like [`Self::start_proxy`], through other programs.
     pub(crate) fn start_proxy_through(&self, through: &[&str], args: &[&str]) -> Peername {
         let [ca, root] = ["ca", "root.pem"].map(|name| self.scratch.path_text(name));
-        let listen = format!("--listen={PROXY_ADDR}");
-        let usual = [
-            "intercept",
-            &listen,
-            "--ca",
-            &ca,
-            "--extra-ca",
-            &root,
-            "--log-format=json",
-        ];
+        let line = format!(
+            "intercept --listen={PROXY_ADDR} --ca {ca} --extra-ca {root} --log-format=json"
+        );
+        let usual = words(&line);
         // A listener on this address needs an access rule.
         let is_access =
             |arg: &&str| arg.starts_with("--allow-client") || arg.starts_with("--proxy-auth");
@@ -221,7 +215,7 @@ impl InterceptLab {
         } else {
             &["--allow-client=any"]
         };
-        let args = [&usual, any_client, args].concat();
+        let args = [&usual[..], any_client, args].concat();
         self.start_with_own_names(through, &args)
     }
 

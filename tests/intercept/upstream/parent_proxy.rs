@@ -2,7 +2,7 @@
 
 use crate::harness::addr::v4;
 use crate::harness::lab::{Process, with_files};
-use crate::harness::peername::Peername;
+use crate::harness::peername::{Peername, words};
 use crate::harness::rig::intercept::{InterceptLab, InterceptRig, PROXY_ADDR};
 
 /// tinyproxy, which requires a password: tunnels for TLS, absolute form for the rest.
@@ -60,16 +60,11 @@ fn loop_of_two_proxies_ends() {
     ];
     let rig = InterceptLab::new().start(&args);
     let ca = rig.scratch.path_text("ca");
-    let parent = format!("--upstream-proxy=http://{PROXY_ADDR}");
-    let args = [
-        "intercept",
-        "--listen=203.0.113.1:8081",
-        "--allow-client=any",
-        "--passthrough=a.test",
-        "--ca",
-        &ca,
-        &parent,
-    ];
+    let line = format!(
+        "intercept --listen=203.0.113.1:8081 --allow-client=any --passthrough=a.test --ca {ca} \
+         --upstream-proxy=http://{PROXY_ADDR}"
+    );
+    let args = words(&line);
     let _other = Peername::start(&rig.lab.balancer, &args, &[v4([203, 0, 113, 1], 8081)]);
     assert!(!rig.try_curl(&["https://a.test/"]).status.success());
     rig.proxy.wait_logged("\"proxy_loop\"");

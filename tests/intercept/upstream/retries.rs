@@ -147,14 +147,8 @@ fn retry_that_its_client_aborts_is_logged_and_counted() {
 fn retries_have_a_budget() {
     let (rig, origin) = start();
     let urls = url("/never?[1-400]");
-    let args = [
-        "--parallel",
-        "--parallel-max",
-        "20",
-        "-o",
-        "/dev/null",
-        &urls,
-    ];
+    let line = format!("--parallel --parallel-max 20 -o /dev/null {urls}");
+    let args = words(&line);
     rig.curl(&args);
     let sent = requests_seen(&rig, &origin, "/never").len();
     assert!(

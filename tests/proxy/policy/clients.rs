@@ -272,15 +272,11 @@ fn forward_denies_peers() {
         ("--allow-client=192.0.2.0/24", "client_not_allowed"),
     ] {
         let rig = ProxyRig::new(&[]);
-        let args = [
-            "forward",
-            "--listen=203.0.113.1:80",
-            "--listen=[2001:db8:9::1]:80",
-            "--to=10.81.0.1:8443",
-            "--log-format=json",
-            "-v",
-            option,
-        ];
+        let line = format!(
+            "forward --listen=203.0.113.1:80 --listen=[2001:db8:9::1]:80 --to=10.81.0.1:8443 \
+             --log-format=json -v {option}"
+        );
+        let args = words(&line);
         let forward = Peername::start(&rig.lab.balancer, &args, &[FRONT_V4]);
         wait_until(outcome, || {
             // The lists, which are read once more at the start, may end a connection before it is judged.
@@ -295,14 +291,10 @@ fn forward_denies_peers() {
 #[test]
 fn every_connection_that_is_denied_at_the_start_has_an_outcome() {
     let lab = Lab::new();
-    let args = [
-        "forward",
-        "--listen=203.0.113.1:80",
-        "--to=10.81.0.1:8443",
-        "--deny-client=203.0.113.9",
-        "--log-format=json",
-        "-v",
-    ];
+    let args = words(
+        "forward --listen=203.0.113.1:80 --to=10.81.0.1:8443 --deny-client=203.0.113.9 \
+         --log-format=json -v",
+    );
     for _ in 0..10 {
         let (connected, forward) = thread::scope(|scope| {
             let connecting = scope.spawn(|| connect_from_the_start(&lab.client));

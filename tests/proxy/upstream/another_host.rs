@@ -20,7 +20,7 @@ use crate::harness::lab::{
     Host, Lab, assert_contains, assert_fails, assert_succeeds, stdout_text, wait_until,
 };
 use crate::harness::nat_rules::{NatRules, ON_LOOPBACK};
-use crate::harness::peername::Peername;
+use crate::harness::peername::{Peername, words};
 use crate::harness::rig::proxy::{connect_client, connect_fresh_client, header_for};
 use crate::harness::rig::udp;
 
@@ -266,16 +266,12 @@ impl ThirdHostRig {
     }
 
     fn proxy(&self, args: &[&str]) -> Peername {
-        let usual = [
-            "proxy",
-            "--listen=10.81.0.1:8443",
-            TARGET_OPTION_V4,
-            TARGET_OPTION_V6,
-            "--trust=10.81.0.0/24",
-            "--log-format=json",
-            "-v",
-        ];
-        Peername::start_listening(&self.lab.server, &[&usual, args].concat())
+        let line = format!(
+            "proxy --listen=10.81.0.1:8443 {TARGET_OPTION_V4} {TARGET_OPTION_V6} \
+             --trust=10.81.0.0/24 --log-format=json -v"
+        );
+        let usual = words(&line);
+        Peername::start_listening(&self.lab.server, &[&usual[..], args].concat())
     }
 
     fn add_routes(&self, protocol: &str) -> String {

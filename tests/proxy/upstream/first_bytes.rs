@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::harness::addr::{TARGET_V4, fresh_client_v4, v4};
 use crate::harness::lab::{Lab, assert_within};
-use crate::harness::peername::Peername;
+use crate::harness::peername::{Peername, words};
 use crate::harness::rig::proxy::header_for;
 
 /// A client or backend that begins with small writes is not delayed by Nagle's algorithm, which holds back a small write until
@@ -20,13 +20,8 @@ fn first_bytes_in_pieces_are_not_delayed() {
         format!("--listen={LISTEN}"),
         format!("--target-v4={TARGET_V4}"),
     );
-    let usual = [
-        "proxy",
-        "--setup-routes",
-        "--trust=loopback",
-        &listen,
-        &target,
-    ];
+    let line = format!("proxy --setup-routes --trust=loopback {listen} {target}");
+    let usual = words(&line);
     let header = &header_for(fresh_client_v4())[..];
     let segmentations = [
         &[header, b"asked"][..],
@@ -38,7 +33,7 @@ fn first_bytes_in_pieces_are_not_delayed() {
         (&[][..], &b"asked"[..]),
         (&["--send-proxy=v2"], &[header, b"asked"].concat()),
     ] {
-        let _proxy = Peername::start(&lab.balancer, &[&usual, args].concat(), &[LISTEN]);
+        let _proxy = Peername::start(&lab.balancer, &[&usual[..], args].concat(), &[LISTEN]);
         for pieces in segmentations {
             exchange(&lab, &backend, pieces, expected);
         }

@@ -24,15 +24,11 @@ fn outage_of_a_backend_and_its_end_are_logged() {
     ] {
         let lab = Lab::new();
         lab.server.nft(rules);
-        let target_option = format!("--target-v4={target}");
-        let args = [
-            "proxy",
-            "--listen=10.81.0.1:8443",
-            "--trust=any",
-            "--log-format=json",
-            "--connect-timeout=300ms",
-            &target_option,
-        ];
+        let line = format!(
+            "proxy --listen=10.81.0.1:8443 --trust=any --log-format=json --connect-timeout=300ms \
+             --target-v4={target}"
+        );
+        let args = words(&line);
         let proxy = Peername::start(&lab.server, &args, &[LISTEN_V4]);
         let open = || connect_client(&lab, LISTEN_V4, fresh_client_v4());
         for _ in 0..5 {

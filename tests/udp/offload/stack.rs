@@ -11,7 +11,7 @@ use crate::harness::addr::{
 };
 use crate::harness::datagram::DatagramSocket;
 use crate::harness::lab::{Host, Lab};
-use crate::harness::peername::Peername;
+use crate::harness::peername::{Peername, words};
 use crate::harness::rig::udp::{UdpRig, datagram_header_for};
 
 /// A reverse path filter on all devices would drop what the eBPF program sends from spoofed addresses. Once it is set,
@@ -174,15 +174,10 @@ fn forged_balancer_on_another_device_is_filtered() {
     // Started after the device was added, so that its eBPF program is on the device, too.
     let mut proxy = Peername::start_listening(
         &rig.lab.server,
-        &[
-            "proxy",
-            "--protocol=udp",
-            "--listen=10.81.0.1:8444",
-            "--target-v4=127.0.0.1:9000",
-            "--trust=private",
-            "--log-format=json",
-            KERNEL,
-        ],
+        &words(&format!(
+            "proxy --protocol=udp --listen=10.81.0.1:8444 --target-v4=127.0.0.1:9000 \
+             --trust=private --log-format=json {KERNEL}"
+        )),
     );
     let listen = v4([10, 81, 0, 1], 8444);
     converse(&rig.balancer, listen, "each", client, &rig.backend_v4);

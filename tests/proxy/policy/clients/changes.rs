@@ -16,7 +16,7 @@ use crate::harness::admin::{self, ADMIN};
 use crate::harness::backend::Backend;
 use crate::harness::conn::{Conn, End};
 use crate::harness::lab::{Host, Lab, Process, Scratch, assert_contains, wait_for, wait_until};
-use crate::harness::peername::Peername;
+use crate::harness::peername::{Peername, words};
 use crate::harness::rig::proxy::{ProxyRig, connect_client, header_for};
 
 /// The ban of one client does not affect another, and can be lifted: with each relay method, in a confined process.
@@ -339,15 +339,11 @@ fn ban_ends_connections_of_a_draining_process() {
 fn forward_ends_connections_of_denied_peers() {
     let (rig, list) = (ProxyRig::new(&[]), Scratch::new());
     let path = list.write("denied", "");
-    let deny = format!("--deny-client=@{path}");
-    let args = [
-        "forward",
-        "--listen=203.0.113.1:80",
-        "--to=10.81.0.1:8443",
-        "--log-format=json",
-        "-v",
-        &deny,
-    ];
+    let line = format!(
+        "forward --listen=203.0.113.1:80 --to=10.81.0.1:8443 --log-format=json -v \
+         --deny-client=@{path}"
+    );
+    let args = words(&line);
     let forward = Peername::start(&rig.lab.balancer, &args, &[FRONT_V4]);
     let client = Conn::connect_and_send(&rig.lab.client, FRONT_V4, b"x");
     let up = rig.backend_v4.accept();
