@@ -237,10 +237,8 @@ impl Backends {
         }
         drop(Conn::connect(&self.lab.balancer, LISTEN_V6));
         let header = header_bytes::v2_udp(client, front_of(client));
-        self.balancer.send(LISTEN_V4, &[&header, b"?"]);
-        self.udp.expect_datagram(b"?", client);
-        self.udp.send(client, &[b"!"]);
-        self.balancer.expect_datagram(b"!", LISTEN_V4);
+        self.balancer
+            .round_trip(LISTEN_V4, &header, &self.udp, client);
     }
 }
 

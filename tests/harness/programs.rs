@@ -6,3 +6,15 @@ pub(crate) mod sender;
 pub(crate) mod server;
 pub(crate) mod stranger;
 pub(crate) mod terminal;
+
+use crate::harness::lab::Host;
+use crate::harness::peername::words;
+
+/// Makes the key and the self-signed certificate of a frontend, in these files.
+pub(crate) fn create_self_signed(host: &Host, key: &str, certificate: &str) {
+    let line = format!(
+        "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 1 \
+         -subj /CN=front.example -keyout {key} -out {certificate}"
+    );
+    host.run("openssl", &words(&line));
+}

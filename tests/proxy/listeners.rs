@@ -5,10 +5,10 @@ use std::net::SocketAddr;
 use crate::harness::addr::{BALANCER_V4, LISTEN_V4, TARGET_V4, fresh_client_v4};
 use crate::harness::backend::Backend;
 use crate::harness::datagram::DatagramSocket;
-use crate::harness::header_bytes;
 use crate::harness::lab::{Host, Lab, assert_fails};
 use crate::harness::peername::{BINARY, IS_STATIC, Peername, words};
-use crate::harness::rig::proxy::{connect_client, front_of};
+use crate::harness::rig::proxy::connect_client;
+use crate::harness::rig::udp::datagram_header_for;
 
 /// Both protocols on a thousand ports take as many threads as on two ports, and little memory.
 #[test]
@@ -35,13 +35,7 @@ fn thousand_ports_cost_no_threads_and_little_memory() {
 
         let backend = DatagramSocket::bind(&lab.server, target);
         let balancer = DatagramSocket::bind(&lab.balancer, SocketAddr::new(BALANCER_V4, 0));
-        balancer.send(
-            listen,
-            &[&header_bytes::v2_udp(client, front_of(client)), b"?"],
-        );
-        backend.expect_datagram(b"?", client);
-        backend.send(client, &[b"!"]);
-        balancer.expect_datagram(b"!", listen);
+        balancer.round_trip(listen, &datagram_header_for(client), &backend, client);
     }
 }
 

@@ -46,10 +46,12 @@ fn header_moves_a_live_client_to_another_flow() {
     let client = fresh_client_v4();
     rig.round_trip(client);
     let second = rig.add_balancer_socket();
-    second.send(LISTEN_V4, &[&datagram_header_for(client), b"here now"]);
-    rig.backend_v4.expect_datagram(b"here now", client);
-    rig.backend_v4.send(client, &[b"answer"]);
-    second.expect_datagram(b"answer", LISTEN_V4);
+    second.round_trip(
+        LISTEN_V4,
+        &datagram_header_for(client),
+        &rig.backend_v4,
+        client,
+    );
     // The old port is still a flow of this client: a datagram from it, even without a header, moves the client back.
     rig.assert_delivered(&[], b"back", client);
     rig.assert_reply(client, b"answer");

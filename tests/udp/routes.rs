@@ -2,6 +2,7 @@
 //! server that is bound to all addresses.
 
 use std::net::SocketAddr;
+use std::process::Output;
 
 use crate::harness::addr::{BALANCER_V4, LISTEN_V4, fresh_client_v4, v4};
 use crate::harness::datagram::DatagramSocket;
@@ -32,8 +33,7 @@ fn backend_on_another_local_address_is_served() {
 #[test]
 fn doctor_advises_the_rule_for_udp() {
     let lab = Lab::without_routes();
-    let args = ["doctor", "--protocol=udp", "--target-v4=127.0.0.1:9000"];
-    let report = stdout_text(&Peername::run(&lab.server, &args));
+    let report = stdout_text(&doctor(&lab));
     let command = "`peername routes add --target 127.0.0.1:9000 --protocol udp`";
     for check in ["FAIL  routes: ", "FAIL  self-test: "] {
         let mut lines = report.lines().filter(|line| line.starts_with(check));
@@ -44,27 +44,21 @@ fn doctor_advises_the_rule_for_udp() {
 #[test]
 fn doctor_reports_a_server_bound_to_all_addresses() {
     let lab = Lab::new();
-    let doctor = || {
-        let args = ["doctor", "--protocol=udp", "--target-v4=127.0.0.1:9000"];
-        stdout_text(&Peername::run(&lab.server, &args))
-    };
-    let wildcard = DatagramSocket::bind(&lab.server, v4([0, 0, 0, 0], 9000));
-    assert_contains(&doctor(), &["bind it to 127.0.0.1:9000"]);
-    drop(wildcard);
-    let _exact = DatagramSocket::bind(&lab.server, v4([127, 0, 0, 1], 9000));
-    assert_contains(&doctor(), &["UDP socket: bound to 127.0.0.1:9000"]);
+    for (bound, reported) in [
+        ([0, 0, 0, 0], "bind it to 127.0.0.1:9000"),
+        ([127, 0, 0, 1], "UDP socket: bound to 127.0.0.1:9000"),
+    ] {
+        let _server = DatagramSocket::bind(&lab.server, v4(bound, 9000));
+        assert_contains(&stdout_text(&doctor(&lab)), &[reported]);
+    }
 }
 
 /// The proxy's own listener on the same port is not the server.
 #[test]
 fn doctor_reports_a_server_that_is_missing() {
     let lab = Lab::new();
-    let args = words(
-        "proxy --protocol=udp --listen=10.81.0.1:9000 --target-v4=127.0.0.1:9000 --trust=10.81.0.0/24",
-    );
-    let _proxy = Peername::start_listening(&lab.server, &args);
-    let args = ["doctor", "--protocol=udp", "--target-v4=127.0.0.1:9000"];
-    let output = Peername::run(&lab.server, &args);
+    let _proxy = start_proxy(&lab, 9000);
+    let output = doctor(&lab);
     let report = stdout_text(&output);
     let missing = "FAIL  backend's UDP socket: no server here has UDP port 9000; start it";
     assert_contains(&report, &[missing]);
@@ -77,10 +71,7 @@ fn proxy_warns_of_a_server_bound_to_all_addresses() {
     for (bound, is_warned_of) in [([0, 0, 0, 0], true), ([127, 0, 0, 1], false)] {
         let lab = Lab::new();
         let _backend = DatagramSocket::bind(&lab.server, v4(bound, 9000));
-        let args = words(
-            "proxy --protocol=udp --listen=10.81.0.1:8443 --target-v4=127.0.0.1:9000 --trust=10.81.0.0/24",
-        );
-        let mut proxy = Peername::start_listening(&lab.server, &args);
+        let mut proxy = start_proxy(&lab, 8443);
         proxy.stop();
         let log = proxy.log();
         assert_eq!(log.contains(warning), is_warned_of, "{log}");
@@ -91,10 +82,19 @@ fn proxy_warns_of_a_server_bound_to_all_addresses() {
 #[test]
 fn proxy_warns_soon_of_a_server_that_starts_after_it() {
     let lab = Lab::new();
-    let args = words(
-        "proxy --protocol=udp --listen=10.81.0.1:8443 --target-v4=127.0.0.1:9000 --trust=10.81.0.0/24",
-    );
-    let proxy = Peername::start_listening(&lab.server, &args);
+    let proxy = start_proxy(&lab, 8443);
     let _backend = DatagramSocket::bind(&lab.server, v4([0, 0, 0, 0], 9000));
     proxy.wait_logged("the server's UDP socket is bound to all addresses");
+}
+
+fn start_proxy(lab: &Lab, port: u16) -> Peername {
+    let line = format!(
+        "proxy --protocol=udp --listen=10.81.0.1:{port} --target-v4=127.0.0.1:9000 --trust=10.81.0.0/24"
+    );
+    Peername::start_listening(&lab.server, &words(&line))
+}
+
+fn doctor(lab: &Lab) -> Output {
+    let args = ["doctor", "--protocol=udp", "--target-v4=127.0.0.1:9000"];
+    Peername::run(&lab.server, &args)
 }

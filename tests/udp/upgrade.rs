@@ -104,10 +104,7 @@ fn changed_dialect_is_refused() {
     let client = fresh_client_v4();
     let assert_served = |port| {
         let to = SocketAddr::new(LISTEN_V4.ip(), port);
-        balancer.send(to, &[&datagram_header_for(client), b"?"]);
-        backend.expect_datagram(b"?", client);
-        backend.send(client, &[b"!"]);
-        balancer.expect_datagram(b"!", to);
+        balancer.round_trip(to, &datagram_header_for(client), &backend, client);
     };
     assert_served(8443);
     config(8443, "spp");

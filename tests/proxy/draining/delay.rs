@@ -11,7 +11,7 @@ use crate::harness::addr::{FRONT_V4, LISTEN_V4, TARGET_V4, fresh_client_v4, v4};
 use crate::harness::admin::{ADMIN, wait_answer};
 use crate::harness::datagram::DatagramSocket;
 use crate::harness::lab::{Lab, WAIT_LIMIT};
-use crate::harness::peername::Peername;
+use crate::harness::peername::{Peername, words};
 use crate::harness::programs::sender::haproxy::Haproxy;
 use crate::harness::rig::load::under_load;
 use crate::harness::rig::proxy::ProxyRig;
@@ -83,18 +83,11 @@ fn haproxy_takes_a_node_out_without_a_failed_request() {
 
 fn start_node(lab: &Lab, port: u16, admin: u16) -> Peername {
     let addr = SocketAddr::new(LISTEN_V4.ip(), port);
-    let args = [
-        "proxy",
-        &format!("--listen={addr}"),
-        "--target-v4=127.0.0.1:9000",
-        "--trust=10.81.0.0/24",
-        &format!("--admin=10.81.0.1:{admin}"),
-        "--drain-delay=1s",
-        "--log-format=json",
-    ]
-    .map(str::to_owned);
-    let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    Peername::start(&lab.server, &args, &[addr])
+    let line = format!(
+        "proxy --listen={addr} --target-v4=127.0.0.1:9000 --trust=10.81.0.0/24 \
+         --admin=10.81.0.1:{admin} --drain-delay=1s --log-format=json"
+    );
+    Peername::start(&lab.server, &words(&line), &[addr])
 }
 
 /// Sends a request through HAProxy on a connection of its own; succeeds if the whole answer comes back.

@@ -14,10 +14,10 @@ use crate::harness::conn::{Conn, End};
 use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes;
 use crate::harness::lab::Lab;
-use crate::harness::peername::Peername;
+use crate::harness::peername::{Peername, words};
 use crate::harness::programs::sender::Haproxy;
 use crate::harness::programs::server::{Redis, Server};
-use crate::harness::rig::proxy::front_of;
+use crate::harness::rig::udp::datagram_header_for;
 
 /// The balancer connects from loopback and from another address of the host, to listeners on either.
 #[test]
@@ -118,31 +118,19 @@ fn datagram_without_a_client_is_served_on_the_same_host() {
             assert_ne!(from.port(), sender_addr.port(), "{listen}");
             own_backend.send(from, &[b"fine"]);
             sender.expect_datagram(b"fine", listen);
-            sender.send(
-                listen,
-                &[&header_bytes::v2_udp(client, front_of(client)), b"ask"],
-            );
-            backend.expect_datagram(b"ask", client);
-            backend.send(client, &[b"answer"]);
-            sender.expect_datagram(b"answer", listen);
+            sender.round_trip(listen, &datagram_header_for(client), backend, client);
         }
     }
 }
 
 /// Starts a proxy on the balancer's host, which sets up that host's routes.
 fn proxy(lab: &Lab, protocol: &str, options: &[&str]) -> Peername {
-    let protocol = format!("--protocol={protocol}");
-    let listen = [LOOPBACK, WAN, LOOPBACK_V6].map(|addr| format!("--listen={addr}"));
-    let targets = [
-        format!("--target-v4={TARGET_V4}"),
-        format!("--target-v6={TARGET_V6}"),
-    ];
-    let mut args = vec!["proxy", &protocol, "--setup-routes", "--workers=2"];
-    args.extend(["--trust=loopback", "--trust=203.0.113.1"]);
-    args.extend(["--log-format=json", "-v"]);
-    args.extend(listen.iter().chain(&targets).map(String::as_str));
-    args.extend(options);
-    Peername::start_listening(&lab.balancer, &args)
+    let line = format!(
+        "proxy --protocol={protocol} --setup-routes --workers=2 --log-format=json -v \
+         --trust=loopback --trust=203.0.113.1 --listen={LOOPBACK} --listen={WAN} \
+         --listen={LOOPBACK_V6} --target-v4={TARGET_V4} --target-v6={TARGET_V6}"
+    );
+    Peername::start_listening(&lab.balancer, &[&words(&line)[..], options].concat())
 }
 
 const LOOPBACK: SocketAddr = v4([127, 0, 0, 1], 8443);

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use crate::harness::addr::{CLIENT_V4, CLIENT_V6, FRONT_V4, FRONT_V6, LISTEN_V4};
-use crate::harness::lab::{Lab, Process, Scratch, assert_contains, wait_until};
+use crate::harness::lab::{Lab, Process, Scratch, assert_contains};
 use crate::harness::peername::Peername;
 use crate::harness::programs::sender::NginxStream;
 use crate::harness::rig::udp::{DIALECTS, start_forward};
@@ -16,8 +16,7 @@ fn unbound_logs_the_client_behind_dnsdist() {
     let unbound = start_unbound(&lab, &scratch);
     let _proxy = Peername::start_listening(&lab.server, PROXY);
     let _dnsdist = start_dnsdist(&lab, &scratch);
-    assert_client_logged(&lab, &unbound, CLIENT_V4, FRONT_V4);
-    assert_client_logged(&lab, &unbound, CLIENT_V6, FRONT_V6);
+    assert_clients_logged(&lab, &unbound);
 }
 
 /// The same behind nginx, which puts a header of version 1 on the first datagram of a client, and none on the next ones.
@@ -29,8 +28,7 @@ fn unbound_logs_the_client_behind_nginx() {
     let first = ["--udp-header=first", "--log-format=json", "-v"];
     let proxy = Peername::start_listening(&lab.server, &[PROXY, &first].concat());
     let _nginx = NginxStream::start_listening(&lab, LISTEN_V4);
-    assert_client_logged(&lab, &unbound, CLIENT_V4, FRONT_V4);
-    assert_client_logged(&lab, &unbound, CLIENT_V6, FRONT_V6);
+    assert_clients_logged(&lab, &unbound);
     assert!(
         !proxy.log().contains("datagrams refused"),
         "{}",
@@ -47,8 +45,7 @@ fn unbound_logs_the_client_behind_forward() {
         let unbound = start_unbound(&lab, &scratch);
         let _proxy = Peername::start_listening(&lab.server, &[PROXY, &[receiver]].concat());
         let _forward = start_forward(&lab, &[sender]);
-        assert_client_logged(&lab, &unbound, CLIENT_V4, FRONT_V4);
-        assert_client_logged(&lab, &unbound, CLIENT_V6, FRONT_V6);
+        assert_clients_logged(&lab, &unbound);
     }
 }
 
@@ -70,10 +67,12 @@ fn one_process_serves_tcp_and_udp() {
     assert_client_logged(&lab, &unbound, CLIENT_V4, FRONT_V4);
     let answer = dig(&lab, CLIENT_V4, FRONT_V4, "tcp.example", "+tcp");
     assert_contains(&answer, &["192.0.2.53"]);
-    wait_until("the query is in unbound's log", || {
-        let query = format!("info: {} tcp.example.", CLIENT_V4.ip());
-        unbound.log().contains(&query)
-    });
+    unbound.wait_logged(&format!("info: {} tcp.example.", CLIENT_V4.ip()));
+}
+
+fn assert_clients_logged(lab: &Lab, unbound: &Process) {
+    assert_client_logged(lab, unbound, CLIENT_V4, FRONT_V4);
+    assert_client_logged(lab, unbound, CLIENT_V6, FRONT_V6);
 }
 
 fn assert_client_logged(lab: &Lab, unbound: &Process, client: SocketAddr, front: SocketAddr) {
@@ -86,10 +85,7 @@ fn assert_client_logged(lab: &Lab, unbound: &Process, client: SocketAddr, front:
         let answer = dig(lab, client, front, name, "+notcp");
         assert_contains(&answer, &["192.0.2.53"]);
     }
-    wait_until("the query is in unbound's log", || {
-        let query = format!("info: {} {name}. A IN", client.ip());
-        unbound.log().contains(&query)
-    });
+    unbound.wait_logged(&format!("info: {} {name}. A IN", client.ip()));
 }
 
 fn dig(lab: &Lab, client: SocketAddr, front: SocketAddr, name: &str, how: &str) -> String {

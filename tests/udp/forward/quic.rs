@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 
 use crate::harness::addr::{CLIENT_V4, CLIENT_V6, FRONT_V4, FRONT_V6, TARGET_V4, TARGET_V6};
 use crate::harness::lab::{Lab, Process, Scratch};
-use crate::harness::peername::{Peername, words};
+use crate::harness::peername::Peername;
+use crate::harness::programs::create_self_signed;
 use crate::harness::rig::udp::{DIALECTS, start_forward};
 
 /// A download over HTTP/3 through each dialect: the file is complete, and every packet came to the server
@@ -14,7 +15,8 @@ fn http3_download_shows_the_client_in_every_packet() {
     for (sender, receiver) in DIALECTS {
         let lab = Lab::new();
         let scratch = Scratch::new();
-        create_certificate(&lab, &scratch);
+        let [key, cert] = ["key.pem", "cert.pem"].map(|name| scratch.path_text(name));
+        create_self_signed(&lab.server, &key, &cert);
         scratch.write("file", &FILE.repeat(20_000));
         let servers = [TARGET_V4, TARGET_V6].map(|addr| start_server(&lab, &scratch, addr));
         let _proxy = Peername::udp_proxy(&lab, &[], &[receiver]);
@@ -25,16 +27,6 @@ fn http3_download_shows_the_client_in_every_packet() {
             assert_packets_come_from(server, client);
         }
     }
-}
-
-fn create_certificate(lab: &Lab, scratch: &Scratch) {
-    let (key, cert) = (scratch.path_text("key.pem"), scratch.path_text("cert.pem"));
-    let args = words(
-        "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 1 \
-         -subj /CN=front.example",
-    );
-    let files = ["-keyout", &key, "-out", &cert];
-    lab.server.run("openssl", &[&args[..], &files].concat());
 }
 
 /// Starts ngtcp2's server, which serves the scratch directory and logs each packet.

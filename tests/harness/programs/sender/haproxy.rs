@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use super::wait_frontend_listening;
 use crate::harness::lab::{Lab, Process, Scratch, wait_for};
+use crate::harness::programs::create_self_signed;
 
 #[derive(Debug)]
 pub(crate) struct Haproxy {
@@ -84,24 +85,7 @@ fn make_self_signed(lab: &Lab, scratch: &Scratch) {
         scratch.path_text("key.pem"),
         scratch.path_text("cert.only.pem"),
     );
-    let args = [
-        "req",
-        "-x509",
-        "-newkey",
-        "ec",
-        "-pkeyopt",
-        "ec_paramgen_curve:prime256v1",
-        "-nodes",
-        "-days",
-        "1",
-        "-subj",
-        "/CN=front.example",
-        "-keyout",
-        &key,
-        "-out",
-        &cert,
-    ];
-    lab.balancer.run("openssl", &args);
+    create_self_signed(&lab.balancer, &key, &cert);
     scratch.write(
         "cert.pem",
         &(scratch.read("key.pem") + &scratch.read("cert.only.pem")),
