@@ -50,68 +50,49 @@ fn every_workload_is_measured() {
     }
 }
 
+/// The certificates that the server presents in turns are counted.
 #[test]
 fn correct_server_passes() {
-    let stdout = load(&Server::correct()).expect("a correct server was refused");
-    assert!(stdout.contains("requests/s"), "{stdout}");
-    assert!(
-        stdout.contains(r#"{"name":"certificates","value":1.0}"#),
-        "{stdout}"
-    );
+    for certificates in [1, 3] {
+        let server = Server {
+            certificates,
+            ..Server::correct()
+        };
+        let stdout = load(&server).expect("a correct server was refused");
+        assert!(stdout.contains("requests/s"), "{stdout}");
+        let count = format!(r#"{{"name":"certificates","value":{certificates}.0}}"#);
+        assert!(stdout.contains(&count), "{stdout}");
+    }
 }
 
 #[test]
-fn distinct_certificates_are_counted() {
-    let server = Server {
-        certificates: 3,
-        ..Server::correct()
-    };
-    let stdout = load(&server).expect("a correct server was refused");
-    assert!(
-        stdout.contains(r#"{"name":"certificates","value":3.0}"#),
-        "{stdout}"
-    );
-}
-
-#[test]
-fn certificate_of_another_ca_fails() {
-    let server = Server {
+fn faulty_server_fails() {
+    let mut flipped = Server::correct();
+    flipped.body[1000] ^= 1;
+    let mut short = Server::correct();
+    short.body.pop();
+    let untrusted = Server {
         is_trusted: false,
         ..Server::correct()
     };
-    assert_refused(&server, "UnknownIssuer");
-}
-
-#[test]
-fn certificate_for_another_name_fails() {
-    let server = Server {
+    let other_name = Server {
         name: "*.other.test",
         ..Server::correct()
     };
-    assert_refused(&server, "not valid for name");
-}
-
-#[test]
-fn wrong_status_fails() {
-    let server = Server {
+    let other_status = Server {
         status: "502 Bad Gateway",
         ..Server::correct()
     };
-    assert_refused(&server, "the answer is 502");
-}
-
-#[test]
-fn flipped_bit_fails() {
-    let mut server = Server::correct();
-    server.body[1000] ^= 1;
-    assert_refused(&server, "the body is not the origin's");
-}
-
-#[test]
-fn missing_byte_fails() {
-    let mut server = Server::correct();
-    server.body.pop();
-    assert_refused(&server, "the body is not the origin's");
+    for (server, why) in [
+        (untrusted, "UnknownIssuer"),
+        (other_name, "not valid for name"),
+        (other_status, "the answer is 502"),
+        (flipped, "the body is not the origin's"),
+        (short, "the body is not the origin's"),
+    ] {
+        let stderr = load(&server).expect_err("a faulty server was accepted");
+        assert!(stderr.contains(why), "{stderr}");
+    }
 }
 
 #[test]
@@ -134,11 +115,6 @@ fn refused_connect_fails() {
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success(), "a refused CONNECT was accepted");
     assert!(stderr.contains("CONNECT was answered"), "{stderr}");
-}
-
-fn assert_refused(server: &Server, why: &str) {
-    let stderr = load(server).expect_err("a faulty server was accepted");
-    assert!(stderr.contains(why), "{stderr}");
 }
 
 /// Runs the generator; returns its output, or its error message.
