@@ -2,7 +2,7 @@
 
 use crate::harness::addr::LISTEN_V4;
 use crate::harness::backend::Backend;
-use crate::harness::lab::{Host, Lab, assert_contains};
+use crate::harness::lab::{Host, Lab, assert_contains, assert_count};
 use crate::harness::peername::{Peername, words};
 
 #[test]
@@ -68,9 +68,6 @@ fn second_proxy_on_the_port_does_not_start() {
         &error,
         &["another program listens there (`ss -ltunp` shows it)\n"],
     );
-    assert_eq!(
-        error.matches("os error 98").count(),
-        1,
-        "EADDRINUSE, once: {error}"
-    );
+    // EADDRINUSE, once.
+    assert_count(&error, "os error 98", 1);
 }

@@ -92,8 +92,7 @@ fn unambiguous_deviations_are_served() {
             assert_eq!(conn.wait_closed().0, End::Reset, "{line}");
         }
         strict.process.wait_logged("--strict-header");
-        let client = fresh_client_v4();
-        strict.assert_report(&strict.report_for(&v2(client)), client);
+        strict.assert_serves();
     }
 }
 
@@ -114,8 +113,7 @@ fn header_without_a_client_is_refused_by_the_header_policy() {
             let conn = served.connect_and_send(&[&header[..], b"hi"].concat());
             assert_eq!(conn.wait_closed().0, End::Reset, "{mode} {what}");
         }
-        let client = fresh_client_v4();
-        served.assert_report(&served.report_for(&v2(client)), client);
+        served.assert_serves();
     }
 }
 
@@ -133,8 +131,7 @@ fn connection_without_a_header_is_reset() {
             let (end, _) = served.connect_and_send(bytes).wait_closed();
             assert_eq!(end, End::Reset);
         }
-        let client = fresh_client_v4();
-        served.assert_report(&served.report_for(&v2(client)), client);
+        served.assert_serves();
     }
 }
 
@@ -153,8 +150,7 @@ fn incomplete_header_times_out() {
                     "{server_args}: {after:?}"
                 );
             }
-            let client = fresh_client_v4();
-            served.assert_report(&served.report_for(&v2(client)), client);
+            served.assert_serves();
         }
     }
 }
@@ -184,8 +180,7 @@ fn only_trusted_peers_may_send_headers() {
         // The server's own host, over loopback.
         let loopback = SocketAddr::from(([127, 0, 0, 1], LISTEN_V4.port()));
         Conn::assert_reset(&served.lab.server, loopback, &v2(fresh_client_v4()));
-        let client = fresh_client_v4();
-        served.assert_report(&served.report_for(&v2(client)), client);
+        served.assert_serves();
         let served =
             ServerRig::static_under_notify(mode, "--accept=level", &["--trust=192.0.2.0/24"]);
         Conn::assert_reset(&served.lab.balancer, LISTEN_V4, &v2(fresh_client_v4()));
@@ -200,8 +195,7 @@ fn optional_headers_pass_plain_connections() {
         let served = ServerRig::static_under_notify(mode, "--accept=level", &["--header=optional"]);
         let conn = served.connect_and_send(b"GET / HTTP/1.0\r\n\r\n");
         served.assert_sees(&conn, conn.local_addr());
-        let client = fresh_client_v4();
-        served.assert_report(&served.report_for(&v2(client)), client);
+        served.assert_serves();
         let served = ServerRig::static_under_notify(
             mode,
             "--accept=level",

@@ -22,8 +22,8 @@ pub(crate) mod waits;
 use std::time::Instant;
 
 pub(crate) use asserts::{
-    assert_contains, assert_fails, assert_fields, assert_prints, assert_succeeds, json_lines,
-    lossy_text, stderr_text, stdout_text,
+    assert_contains, assert_count, assert_fails, assert_fields, assert_prints, assert_succeeds,
+    json_lines, lossy_text, stderr_text, stdout_text,
 };
 pub(crate) use failing::failing_calls;
 pub(crate) use host::Host;

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::harness::addr::v4;
 use crate::harness::backend::Backend;
 use crate::harness::lab::{
-    Host, Scratch, assert_fields, assert_succeeds, json_lines, wait_for, wait_until,
+    Host, Scratch, assert_count, assert_fields, assert_succeeds, json_lines, wait_for, wait_until,
 };
 use crate::harness::peername::Peername;
 use crate::harness::rig::intercept::{InterceptLab, InterceptRig, PROXY_ADDR, recv_head};
@@ -205,11 +205,7 @@ fn reload_opens_the_file_of_the_log_again() {
     assert_eq!(lines[0]["decision"], "unchecked", "{lines:?}");
     wait_request_lines(&rotated, 1);
     let admitted = fs::read_to_string(&log).expect("the log");
-    assert_eq!(
-        admitted.matches("request admitted").count(),
-        1,
-        "{admitted}"
-    );
+    assert_count(&admitted, "request admitted", 1);
     assert!(!rig.proxy.log().contains("/echo"), "{}", rig.proxy.log());
     // A removed file is made again by the next line, without a reload.
     fs::remove_file(&log).expect("unlink(2)");

@@ -7,7 +7,9 @@ use super::denials::own_lines;
 use super::start_server;
 use super::tcp::start_greeter;
 use crate::harness::addr::v4;
-use crate::harness::lab::{Process, assert_contains, assert_fails, stderr_text, stdout_text};
+use crate::harness::lab::{
+    Process, assert_contains, assert_count, assert_fails, stderr_text, stdout_text,
+};
 use crate::harness::peername::words;
 use crate::harness::rig::jail::{JailRig, USERS, User};
 
@@ -303,11 +305,7 @@ fn program_does_not_hold_an_injected_secret() {
             &stderr_text(&output),
             &["--inject for a.test:443: no rule allows", "--allow a.test "],
         );
-        assert_eq!(
-            printed.matches("treasure").count(),
-            1,
-            "{user:?}: {printed}"
-        );
+        assert_count(&printed, "treasure", 1);
     }
 }
 

@@ -1,6 +1,8 @@
 //! Requests of a jailed program, and the names that they resolve.
 
-use crate::harness::lab::{assert_contains, assert_fails, stderr_text, stdout_text, wait_until};
+use crate::harness::lab::{
+    assert_contains, assert_count, assert_fails, stderr_text, stdout_text, wait_until,
+};
 use crate::harness::peername::words;
 use crate::harness::rig::jail::{JailRig, USERS, User};
 
@@ -31,11 +33,7 @@ fn check_decides_by_name_and_a_denied_request_gets_the_page() {
         "curl -sS https://a.test/echo; curl -sSi https://b.test/echo; curl -sSi http://b.test/echo";
     let printed = rig.succeeds(User::Nobody, &[&option], script);
     assert!(printed.starts_with("GET a.test "), "{printed}");
-    assert_eq!(
-        printed.matches("no such host for you").count(),
-        2,
-        "{printed}"
-    );
+    assert_count(&printed, "no such host for you", 2);
     assert_eq!(printed.matches(" 403").count(), 2, "{printed}");
     wait_until("the requests of the check", || {
         let log = check.log();

@@ -36,19 +36,22 @@ servers! {
     node_sees_the_client Node
 }
 
+/// Of either version, and with a checksum and a unique id.
 #[test]
-fn haproxy_header_of_version_1_is_understood() {
-    assert_haproxy_header_understood("send-proxy");
-}
-
-#[test]
-fn haproxy_header_of_version_2_is_understood() {
-    assert_haproxy_header_understood("send-proxy-v2");
-}
-
-#[test]
-fn haproxy_header_with_checksum_and_unique_id_is_understood() {
-    assert_haproxy_header_understood("send-proxy-v2 proxy-v2-options crc32c,unique-id");
+fn haproxy_headers_are_understood() {
+    for server_options in [
+        "send-proxy",
+        "send-proxy-v2",
+        "send-proxy-v2 proxy-v2-options crc32c,unique-id",
+    ] {
+        for listen in [LISTEN_V4, LISTEN_V6] {
+            let lab = Lab::new();
+            let server = Python::start(&lab.server);
+            let _proxy = Peername::proxy(&lab, &[]);
+            let _haproxy = Haproxy::start(&lab, listen, server_options);
+            assert_true_clients(&lab, &server);
+        }
+    }
 }
 
 /// The header carries the TLS parameters of the client's connection: version, cipher, server name.
@@ -163,16 +166,6 @@ fn assert_sees_the_client<S: Server>() {
     let _proxy = Peername::proxy(&lab, &[]);
     let _haproxy = Haproxy::start(&lab, LISTEN_V4, "send-proxy-v2");
     assert_true_clients(&lab, &server);
-}
-
-fn assert_haproxy_header_understood(server_options: &str) {
-    for listen in [LISTEN_V4, LISTEN_V6] {
-        let lab = Lab::new();
-        let server = Python::start(&lab.server);
-        let _proxy = Peername::proxy(&lab, &[]);
-        let _haproxy = Haproxy::start(&lab, listen, server_options);
-        assert_true_clients(&lab, &server);
-    }
 }
 
 fn assert_true_clients(lab: &Lab, server: &impl Server) {

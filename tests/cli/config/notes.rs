@@ -1,7 +1,7 @@
 //! Notes on a file beside its errors: older names, keys at the wrong place, keys that a reload can't change.
 
 use super::{run, text};
-use crate::harness::lab::{Host, Scratch, assert_contains};
+use crate::harness::lab::{Host, Scratch, assert_contains, assert_count};
 use crate::harness::peername::Peername;
 
 /// An older name of a key works, and is reported once for all tables. The newer names cause no warning, although the listeners
@@ -38,11 +38,7 @@ fn older_names_of_keys_are_reported_once() {
         proxy.wait_started();
         for printed in [text(&checked), proxy.log()] {
             assert_contains(&printed, expected);
-            assert_eq!(
-                printed.matches("older name").count(),
-                expected.len(),
-                "{printed}"
-            );
+            assert_count(&printed, "older name", expected.len());
         }
     }
 }

@@ -6,7 +6,7 @@ use super::{WITHOUT_CAPABILITIES, run, run_as};
 use crate::harness::addr::v4;
 use crate::harness::backend::Backend;
 use crate::harness::datagram::DatagramSocket;
-use crate::harness::lab::{Host, Scratch, assert_contains};
+use crate::harness::lab::{Host, Scratch, assert_contains, assert_count};
 use crate::harness::peername::BINARY;
 
 /// The lines of one check. A line begins with the verdict, in six columns.
@@ -141,11 +141,7 @@ fn configuration_file_is_checked_as_a_whole() {
     assert_contains(&report, &expected);
     scratch.write("proxy.toml", "[[listen]]\ntrsut = 1\naddress = 7\n");
     let report = run(&host, &command, 3);
-    assert_eq!(
-        report.matches("FAIL  configuration: ").count(),
-        2,
-        "{report}"
-    );
+    assert_count(&report, "FAIL  configuration: ", 2);
 }
 
 #[test]

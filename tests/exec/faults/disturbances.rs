@@ -60,8 +60,7 @@ fn reopened_listener_serves_waiting_connections() {
         served.process.wait_printed("bound again");
         second.send(&[&v2(late)[20..], b"hi"].concat());
         served.assert_sees(&second, late);
-        let client = fresh_client_v4();
-        served.assert_report(&served.report_for(&v2(client)), client);
+        served.assert_serves();
     }
 }
 
@@ -295,8 +294,7 @@ fn helper_killed_at_once_is_contained() {
     served
         .connect_and_send(&v2(fresh_client_v4())[..20])
         .wait_reset();
-    let client = fresh_client_v4();
-    served.assert_report(&served.report_for(&v2(client)), client);
+    served.assert_serves();
 }
 
 /// The program is process 1, as in a container without an init. A helper that exits would be an orphan, which process 1 has to
@@ -349,8 +347,7 @@ fn status_field(pid: u32, field: &str) -> String {
 /// the first one.
 fn connect_with_half_a_header(served: &ServerRig, header: &[u8]) -> Conn {
     let conn = served.connect_and_send(&header[..20]);
-    let client = fresh_client_v4();
-    served.assert_report(&served.report_for(&v2(client)), client);
+    served.assert_serves();
     conn
 }
 

@@ -12,6 +12,12 @@ pub(crate) fn assert_contains(text: &str, parts: &[&str]) {
     }
 }
 
+/// Asserts how often a text has this part.
+#[track_caller]
+pub(crate) fn assert_count(text: &str, part: &str, count: usize) {
+    assert_eq!(text.matches(part).count(), count, "{part:?} in {text}");
+}
+
 /// Asserts that a JSON object has these fields.
 #[track_caller]
 pub(crate) fn assert_fields(object: &Value, fields: Value) {

@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use rustix::process::Pid;
 
 use super::proxy::front_of;
-use crate::harness::addr::{LISTEN_V4, LISTEN_V6};
+use crate::harness::addr::{LISTEN_V4, LISTEN_V6, fresh_client_v4};
 use crate::harness::conn::Conn;
 use crate::harness::header_bytes;
 use crate::harness::lab::{Lab, OWN_PID_NAMESPACE, Process, Scratch, assert_succeeds};
@@ -119,6 +119,13 @@ impl ServerRig {
     pub(crate) fn report_for(&self, header: &[u8]) -> String {
         let conn = self.connect_and_send(&[header, b"hello"].concat());
         self.recv_report(&conn)
+    }
+
+    /// Asserts that the server reports a fresh client.
+    #[track_caller]
+    pub(crate) fn assert_serves(&self) {
+        let client = fresh_client_v4();
+        self.assert_report(&self.report_for(&v2(client)), client);
     }
 
     /// Receives the server's report, to the end of the connection.

@@ -7,7 +7,7 @@ use crate::harness::addr::{LISTEN_V4, fresh_client_v4, fresh_client_v6, v4};
 use crate::harness::admin::{ADMIN, get, wait_answer};
 use crate::harness::backend::Backend;
 use crate::harness::conn::{Conn, End};
-use crate::harness::lab::{Lab, Process, stdout_text, wait_until};
+use crate::harness::lab::{Lab, Process, assert_count, stdout_text, wait_until};
 use crate::harness::nat_rules::{NatRules, ON_LOOPBACK};
 use crate::harness::peername::Peername;
 use crate::harness::rig::proxy::{ProxyRig, connect_client, header_for};
@@ -163,10 +163,6 @@ fn doctor_finds_every_masquerading_rule() {
     }
     for protocol in ["--protocol=tcp", "--protocol=udp"] {
         let report = doctor(protocol);
-        assert_eq!(
-            report.matches("ok    clients' addresses: ").count(),
-            2,
-            "{report}"
-        );
+        assert_count(&report, "ok    clients' addresses: ", 2);
     }
 }

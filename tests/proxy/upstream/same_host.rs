@@ -38,24 +38,30 @@ fn header_without_a_client_is_served_on_the_same_host() {
     }
 }
 
-/// HAProxy's checks with LOCAL find the server up, and remote clients keep their addresses.
+/// HAProxy's checks find the server up, and remote clients keep their addresses. With version 1, a check claims its own address
+/// and port, an endpoint of this host, as the client. The proxy treats a peer that claims its own endpoint as if it had sent
+/// LOCAL, unless local clients are allowed: then the backend sees the source in the check's header.
 #[test]
 fn haproxy_on_the_same_host_checks_and_serves() {
-    assert_checks_and_serves("send-proxy-v2", &[]);
-    assert_checks_and_serves("check-send-proxy send-proxy-v2", &[]);
-}
-
-/// With version 1, HAProxy's checks claim their own address and port, an endpoint of this host, as the client. The proxy
-/// treats a peer that claims its own endpoint as if it had sent LOCAL.
-#[test]
-fn haproxy_checks_with_version_1_pass_on_the_same_host() {
-    assert_checks_and_serves("send-proxy", &[]);
-}
-
-/// Where local clients are allowed, the backend sees the source in the check's header.
-#[test]
-fn haproxy_checks_with_version_1_pass_where_local_clients_are_allowed() {
-    assert_checks_and_serves("send-proxy", &["--source-policy=allow-local"]);
+    for (send, options) in [
+        ("send-proxy-v2", &[][..]),
+        ("check-send-proxy send-proxy-v2", &[]),
+        ("send-proxy", &[]),
+        ("send-proxy", &["--source-policy=allow-local"]),
+    ] {
+        let lab = Lab::without_routes();
+        let server = Redis::start(&lab.balancer);
+        let mut proxy = proxy(&lab, "tcp", options);
+        let haproxy = Haproxy::start_checking_redis(&lab, LOOPBACK, send);
+        haproxy.wait_server_state(&lab, "UP");
+        for (front, client) in [(FRONT_V4, CLIENT_V4), (FRONT_V6, CLIENT_V6)] {
+            let reported = server.reported_client(&lab.client, front);
+            assert_eq!(reported, client, "{send} {options:?}");
+        }
+        drop(server);
+        haproxy.wait_server_state(&lab, "DOWN");
+        assert_eq!(proxy.stop()["port_collisions"], 0, "{send} {options:?}");
+    }
 }
 
 /// A peer may claim its own address only with the port of the same connection. The header to the backend then carries
@@ -79,21 +85,6 @@ fn peer_that_claims_its_own_endpoint_is_treated_as_local() {
         assert_eq!(down.wait_closed().0, End::Reset, "{listen}");
         backend.assert_no_connection();
     }
-}
-
-fn assert_checks_and_serves(send: &str, args: &[&str]) {
-    let lab = Lab::without_routes();
-    let server = Redis::start(&lab.balancer);
-    let mut proxy = proxy(&lab, "tcp", args);
-    let haproxy = Haproxy::start_checking_redis(&lab, LOOPBACK, send);
-    haproxy.wait_server_state(&lab, "UP");
-    for (front, client) in [(FRONT_V4, CLIENT_V4), (FRONT_V6, CLIENT_V6)] {
-        let reported = server.reported_client(&lab.client, front);
-        assert_eq!(reported, client, "{send}");
-    }
-    drop(server);
-    haproxy.wait_server_state(&lab, "DOWN");
-    assert_eq!(proxy.stop()["port_collisions"], 0);
 }
 
 /// The balancer's own datagrams reach the server, and the replies reach the balancer, while a client is served, too.
