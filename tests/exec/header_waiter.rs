@@ -2,6 +2,7 @@
 //! happens when it has no descriptor left.
 
 mod compromised;
+mod devices;
 
 use std::fs;
 use std::net::SocketAddr;

@@ -14,13 +14,28 @@ use peername_sys::tcp::foreign_listener::ForeignListener;
 use peername_sys::tcp::socket_info;
 use peername_sys::{Errno, NameCall, Result};
 
-/// The address of a listener, with the network namespace: each namespace can have a listener at the same address.
+/// The address of a listener, with the network namespace and the interface: each namespace can have a listener at the same
+/// address, and so can each interface (SO_BINDTODEVICE). Listeners that are equal in all of these share their connections
+/// (SO_REUSEPORT), or one follows the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ListenerAddr {
     /// The socket's own address.
     pub(crate) addr: SocketAddr,
     /// The network namespace (SO_NETNS_COOKIE; 0 if unknown).
     pub(crate) namespace: u64,
+    /// The index of the interface that the socket is bound to; 0 if it is bound to none.
+    pub(crate) interface: u32,
+}
+
+impl ListenerAddr {
+    /// The address of a socket that is bound to `addr`, and is about to listen.
+    pub(crate) fn of_bound(socket: impl AsFd, addr: SocketAddr) -> Self {
+        Self {
+            addr,
+            namespace: socket_info::netns_cookie(&socket),
+            interface: socket_info::bound_interface(&socket),
+        }
+    }
 }
 
 impl From<&ForeignListener> for ListenerAddr {
@@ -29,6 +44,7 @@ impl From<&ForeignListener> for ListenerAddr {
         Self {
             addr: listener.addr,
             namespace: namespace.unwrap_or_else(|| socket_info::netns_cookie(listener)),
+            interface: socket_info::bound_interface(listener),
         }
     }
 }
@@ -181,6 +197,7 @@ mod tests {
         ListenerAddr {
             addr: listener.local_addr().unwrap(),
             namespace: 0,
+            interface: 0,
         }
     }
 }

@@ -5,7 +5,6 @@ use std::os::fd::{OwnedFd, RawFd};
 use peername_sys::Errno;
 use peername_sys::seccomp::{AddFdOutcome, Notification, NotificationListener};
 use peername_sys::socket::upstream::local_addr;
-use peername_sys::tcp::socket_info;
 
 use super::Supervisor;
 use crate::header_waiter::ListenerAddr;
@@ -27,9 +26,8 @@ impl Supervisor {
         if let Ok(addr) = local_addr(&socket) {
             self.waiter.note_port(addr.port());
             if self.table.settings().covers(addr.port()) {
-                let namespace = socket_info::netns_cookie(&socket);
-                self.waiter
-                    .note_listener(&socket, ListenerAddr { addr, namespace });
+                let at = ListenerAddr::of_bound(&socket, addr);
+                self.waiter.note_listener(&socket, at);
             }
         }
     }
