@@ -13,8 +13,11 @@ use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, pr
 
 use crate::harness::addr::{LISTEN_V4, LISTEN_V6, fresh_client_like, fresh_client_v4};
 use crate::harness::conn::Conn;
-use crate::harness::lab::{Process, Scratch, python, wait_until};
-use crate::harness::rig::exec::{MODES, ProgramRig, ServerRig, header_waiter_pid, v1, v2};
+use crate::harness::lab::{Lab, Process, Scratch, python, wait_until};
+use crate::harness::peername::BINARY;
+use crate::harness::rig::exec::{
+    MODES, ProgramRig, ServerRig, exec_args, header_waiter_pid, v1, v2,
+};
 use crate::harness::rig::exec_notify::cpu_ticks;
 
 /// The helper has no Unix socket with a name: other users, and containers that share the network, could connect to it.
@@ -142,21 +145,46 @@ fn another_program_at_the_port_is_not_woken() {
 }
 
 /// The host loses the address that a client has reached, while its connection waits. The listener is woken at loopback: a
-/// wake-up to that address would leave the host, and get no answer.
+/// wake-up to that address would leave the host, and get no answer. Sockets may have foreign addresses here, as on hosts with
+/// keepalived.
 #[test]
 fn listener_at_all_addresses_is_woken_after_the_loss_of_one() {
     for mode in MODES {
         let options = ["--header=optional", "--header-timeout=3s"];
         let program = ["/usr/bin/python3", "-uc", SHARED_PORT, "::"];
         let served = ProgramRig::with_mode(mode, &options, &program);
-        let silent = Conn::connect(&served.lab.balancer, LISTEN_V6);
-        // The kernel defers silent connections for a second (TCP_DEFER_ACCEPT).
-        silent.assert_stays_open(Duration::from_millis(1500));
-        let lose = "address del fd81::1/64 dev eth0\nroute add fd81::/64 dev eth0";
-        served.lab.server.ip6(lose);
+        let silent = connect_and_lose_address(&served.lab);
         let client = silent.local_addr();
         served.process.wait_printed(&format!("accepted {client}"));
     }
+}
+
+/// The same for a listener at the lost address alone: no wake-up leaves the host, and the client is refused.
+#[test]
+fn listener_at_a_lost_address_is_not_woken_at_another_host() {
+    let options = ["-v", "--header=optional", "--header-timeout=3s"];
+    let program = ["/usr/bin/python3", "-uc", SHARED_PORT, "fd81::1"];
+    let lab = Lab::without_routes();
+    let args = exec_args(&options, &program);
+    let process = Process::start_in_pid_namespace(&lab.server, BINARY, &args);
+    let process = process.wait_listening(&[LISTEN_V6]);
+    let silent = connect_and_lose_address(&lab);
+    process.wait_logged("can't connect to the server at [fd81::1]:8443, so clients are refused");
+    drop(silent);
+}
+
+/// Returns a silent connection, to an address that the server has lost meanwhile.
+fn connect_and_lose_address(lab: &Lab) -> Conn {
+    for family in ["ipv4", "ipv6"] {
+        let sysctl = format!("net.{family}.ip_nonlocal_bind");
+        lab.server.sysctl(&sysctl, "1");
+    }
+    let silent = Conn::connect(&lab.balancer, LISTEN_V6);
+    // The kernel defers silent connections for a second (TCP_DEFER_ACCEPT).
+    silent.assert_stays_open(Duration::from_millis(1500));
+    let lose = "address del fd81::1/64 dev eth0\nroute add fd81::/64 dev eth0";
+    lab.server.ip6(lose);
+    silent
 }
 
 /// The header waiter has a descriptor for each listener of the program, and closes those of closed listeners.

@@ -22,7 +22,7 @@ mod xfrm;
 
 pub use address::{AddressChange, AddressMonitor, InterfaceAddress};
 pub use any_ip::make_every_address_local;
-pub use egress::Egress;
+pub use egress::{Egress, is_delivered_locally};
 pub use handle::{Family, LOOPBACK, Netlink, already_exists, is_family_disabled, is_not_found};
 pub use monitor::Monitor;
 pub use nft_monitor::{NftMonitor, NftProcess, NftRemoval};

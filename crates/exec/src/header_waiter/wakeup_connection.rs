@@ -12,6 +12,7 @@ use std::time::Instant;
 
 use peername_identity::PortSet;
 use peername_sys::event::epoll::{Interest, Readiness};
+use peername_sys::netlink::is_delivered_locally;
 use peername_sys::socket::transparent::is_transparent;
 use peername_sys::socket::upstream::{UpstreamSocket, local_addr};
 use peername_sys::tcp::{socket_info, stream};
@@ -138,12 +139,14 @@ pub(super) fn is_refusal(error: &SyscallError) -> bool {
 ///
 /// For a wildcard listener that is the address which the connection has reached: at any other, and at loopback too, another
 /// listener may have the port. Loopback is for the addresses that this host does not have: TPROXY delivers to them, or the host
-/// has lost one meanwhile. A listener at a single address is woken there in any case: one of a local route (AnyIP) can be bound
-/// with IP_FREEBIND only.
+/// has lost one meanwhile. A listener at a single address that this host has lost can't be woken.
 fn destinations(listener: SocketAddr, connection: impl AsFd) -> Vec<SocketAddr> {
     let (ip, port) = (listener.ip().to_canonical(), listener.port());
     if !ip.is_unspecified() {
-        return vec![with_endpoint(listener, ip, port)];
+        let own = with_endpoint(listener, ip, port);
+        // A sandbox forbids netlink. An address of a local route (AnyIP) can be bound with IP_FREEBIND only.
+        let is_local = is_local(own).unwrap_or(true);
+        return is_local.then_some(own).into_iter().collect();
     }
     let mut destinations = Vec::new();
     let reached = local_addr(&connection);
@@ -151,7 +154,7 @@ fn destinations(listener: SocketAddr, connection: impl AsFd) -> Vec<SocketAddr> 
     if !is_transparent(&connection).unwrap_or(false)
         && let Ok(reached) = reached
         && !reached.ip().is_unspecified()
-        && is_bindable(reached)
+        && is_local(reached).unwrap_or_else(|_| is_bindable(reached))
     {
         destinations.push(reached);
     }
@@ -172,7 +175,21 @@ fn with_endpoint(mut addr: SocketAddr, ip: impl Into<IpAddr>, port: u16) -> Sock
     addr
 }
 
-/// Whether a socket can be bound to this IP address, which is an address of this host then.
+/// Whether a connection to this address stays on this host. It would leave the host from ::1, or from an address that
+/// `ip_nonlocal_bind` lets sockets have.
+///
+/// # Errors
+///
+/// A sandbox forbids netlink.
+fn is_local(to: SocketAddr) -> Result<bool> {
+    let interface = match to {
+        SocketAddr::V6(to) => to.scope_id(),
+        SocketAddr::V4(_) => 0,
+    };
+    is_delivered_locally(to.ip(), interface)
+}
+
+/// Whether a socket can be bound to this IP address, which is an address of this host then, unless `ip_nonlocal_bind` is set.
 fn is_bindable(mut addr: SocketAddr) -> bool {
     addr.set_port(0);
     let bound = UpstreamSocket::new_tcp_exclusive_port(addr).and_then(|socket| socket.bind(addr));

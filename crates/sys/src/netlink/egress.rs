@@ -10,7 +10,9 @@ use rtnetlink::packet_route::route::{RouteAttribute, RouteMessage};
 use rustix::net::sockopt::{ip_mtu, ipv6_mtu};
 
 use super::raw;
-use super::route::{prefix_bits, route_request};
+use super::route::{
+    is_local_route, not_local_if_blackhole, not_local_if_unreachable, prefix_bits, route_request,
+};
 use crate::{NameCall, Result};
 
 /// The egress of packets from one address to another.
@@ -35,6 +37,23 @@ impl Egress {
             mtu: mtu(from, to)?,
         })
     }
+}
+
+/// Whether packets of this host to `address` are delivered locally. With an `interface` (0 for none): those of a socket that is
+/// bound to it (SO_BINDTODEVICE), for which only the interface's own addresses are local. Needs no capability.
+///
+/// # Errors
+///
+/// EPERM or EAFNOSUPPORT where a sandbox forbids netlink; ENODEV without the interface.
+pub fn is_delivered_locally(address: IpAddr, interface: u32) -> Result<bool> {
+    let mut request = route_request(address);
+    if interface != 0 {
+        request.attributes.push(RouteAttribute::Oif(interface));
+    }
+    query_route(request)
+        .map(|route| is_local_route(&route))
+        .or_else(not_local_if_unreachable)
+        .or_else(not_local_if_blackhole)
 }
 
 fn mtu(from: IpAddr, to: IpAddr) -> Result<u32> {
@@ -87,3 +106,18 @@ fn query_route(request: RouteMessage) -> Result<RouteMessage> {
 
 /// Larger than an answer with one route.
 const MAX_ANSWER_BYTES: usize = 8 << 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::netlink::LOOPBACK;
+
+    #[test]
+    fn address_of_this_host_is_told_from_another() {
+        let is_local = |address: &str, interface| {
+            is_delivered_locally(address.parse().unwrap(), interface).unwrap()
+        };
+        assert!(is_local("127.0.0.2", 0) && is_local("127.0.0.2", LOOPBACK));
+        assert!(!is_local("192.0.2.1", 0) && !is_local("192.0.2.1", LOOPBACK));
+    }
+}

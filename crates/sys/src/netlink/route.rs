@@ -190,21 +190,9 @@ impl Netlink {
     async fn is_local(&self, request: RouteMessage) -> Result<bool> {
         let answers =
             collect_dump(self.handle.route().get(request).execute(), "RTM_GETROUTE").await;
-        match answers {
-            Ok(routes) => Ok(routes
-                .first()
-                .is_some_and(|route| route.header.kind == RouteType::Local)),
-            // There is no route, or its type is unreachable or prohibit.
-            Err(error)
-                if matches!(
-                    error.errno(),
-                    Some(libc::ENETUNREACH | libc::EHOSTUNREACH | libc::EACCES)
-                ) =>
-            {
-                Ok(false)
-            }
-            Err(error) => Err(error),
-        }
+        answers
+            .map(|routes| routes.first().is_some_and(is_local_route))
+            .or_else(not_local_if_unreachable)
     }
 }
 
@@ -220,8 +208,20 @@ pub(super) fn route_request(to: IpAddr) -> RouteMessage {
     message
 }
 
+pub(super) fn is_local_route(route: &RouteMessage) -> bool {
+    route.header.kind == RouteType::Local
+}
+
+/// Turns the errors for which there is no route, or one of the type unreachable or prohibit, into "not local".
+pub(super) fn not_local_if_unreachable(error: SyscallError) -> Result<bool> {
+    match error.errno() {
+        Some(libc::ENETUNREACH | libc::EHOSTUNREACH | libc::EACCES) => Ok(false),
+        _ => Err(error),
+    }
+}
+
 /// Turns EINVAL into "not local": for a request without a source, it means that the type of the route is blackhole.
-fn not_local_if_blackhole(error: SyscallError) -> Result<bool> {
+pub(super) fn not_local_if_blackhole(error: SyscallError) -> Result<bool> {
     match error.errno() {
         Some(libc::EINVAL) => Ok(false),
         _ => Err(error),
