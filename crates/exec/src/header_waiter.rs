@@ -105,6 +105,8 @@ struct ReadyConnection {
     missed_wakeups: u32,
     /// Since when the listener can't be woken, although it listens.
     unreachable_since: Option<Instant>,
+    /// Since when the listener answers no wake-up connection.
+    unanswered_since: Option<Instant>,
     /// The counter of connections that the program gets this way; `None` if the connection is counted already.
     counter: Option<Counter>,
 }
@@ -118,6 +120,7 @@ impl ReadyConnection {
             is_wakeup_accepted: false,
             missed_wakeups: 0,
             unreachable_since: None,
+            unanswered_since: None,
             counter,
         }
     }

@@ -90,7 +90,7 @@ const MIN_PAUSE: Duration = Duration::from_secs(1);
 const PAUSE_FACTOR: u32 = 20;
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
     use std::os::fd::AsFd;
     use std::sync::atomic::AtomicU64;
@@ -134,7 +134,7 @@ mod tests {
         );
     }
 
-    fn new_table() -> Table<'static> {
+    pub(in crate::header_waiter) fn new_table() -> Table<'static> {
         let words = Table::size(64) / 8;
         let memory: Vec<_> = (0..words).map(|_| AtomicU64::new(0)).collect();
         let table = Table::new(memory.leak()).unwrap();

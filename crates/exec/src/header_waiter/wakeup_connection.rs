@@ -27,7 +27,7 @@ pub(super) struct WakeupConnection {
     _port: ListedPort,
     pub(super) socket: TcpStream,
     pub(super) listener: ListenerAddr,
-    opened_at: Instant,
+    pub(super) opened_at: Instant,
     /// Whether the byte was sent, which needs an established connection.
     is_byte_sent: bool,
 }
@@ -52,8 +52,8 @@ impl WakeupConnection {
     ) -> Result<Self> {
         let mut opened: Result<Self> =
             Err(ErrorKind::AddrNotAvailable).call("bind(2), for a wake-up connection");
-        for to in destinations(listener.addr, connection) {
-            for from in sources(to) {
+        for to in destinations(listener, connection) {
+            for from in sources(to, listener.interface) {
                 opened = Self::connect(from, to, listener, wakeup_ports);
                 if opened.as_ref().err().is_none_or(is_refusal) {
                     return opened;
@@ -70,7 +70,7 @@ impl WakeupConnection {
         wakeup_ports: PortSet<'static>,
     ) -> Result<Self> {
         // The port is listed before the connection can be accepted.
-        let (socket, port) = bind_listed(from, wakeup_ports)?;
+        let (socket, port) = bind_listed(from, listener.interface, wakeup_ports)?;
         let socket = socket.connect(to)?;
         let mut wakeup = Self {
             _port: port,
@@ -139,13 +139,19 @@ pub(super) fn is_refusal(error: &SyscallError) -> bool {
 ///
 /// For a wildcard listener that is the address which the connection has reached: at any other, and at loopback too, another
 /// listener may have the port. Loopback is for the addresses that this host does not have: TPROXY delivers to them, or the host
-/// has lost one meanwhile. A listener at a single address that this host has lost can't be woken.
-fn destinations(listener: SocketAddr, connection: impl AsFd) -> Vec<SocketAddr> {
+/// has lost one meanwhile. A listener at a single address that this host has lost can't be woken, and one that is bound to an
+/// interface can be woken at the interface's own addresses only.
+fn destinations(at: ListenerAddr, connection: impl AsFd) -> Vec<SocketAddr> {
+    let ListenerAddr {
+        addr: listener,
+        interface,
+        ..
+    } = at;
     let (ip, port) = (listener.ip().to_canonical(), listener.port());
     if !ip.is_unspecified() {
         let own = with_endpoint(listener, ip, port);
         // A sandbox forbids netlink. An address of a local route (AnyIP) can be bound with IP_FREEBIND only.
-        let is_local = is_local(own).unwrap_or(true);
+        let is_local = is_local(own, interface).unwrap_or(true);
         return is_local.then_some(own).into_iter().collect();
     }
     let mut destinations = Vec::new();
@@ -154,9 +160,12 @@ fn destinations(listener: SocketAddr, connection: impl AsFd) -> Vec<SocketAddr> 
     if !is_transparent(&connection).unwrap_or(false)
         && let Ok(reached) = reached
         && !reached.ip().is_unspecified()
-        && is_local(reached).unwrap_or_else(|_| is_bindable(reached))
+        && is_local(reached, interface).unwrap_or_else(|_| is_bindable(reached))
     {
         destinations.push(reached);
+    }
+    if interface != 0 {
+        return destinations;
     }
     if ip.is_ipv6() {
         destinations.push(with_endpoint(listener, Ipv6Addr::LOCALHOST, port));
@@ -175,16 +184,16 @@ fn with_endpoint(mut addr: SocketAddr, ip: impl Into<IpAddr>, port: u16) -> Sock
     addr
 }
 
-/// Whether a connection to this address stays on this host. It would leave the host from ::1, or from an address that
-/// `ip_nonlocal_bind` lets sockets have.
+/// Whether a connection to this address stays on this host, by a socket that is bound to this interface, or to none (0). It
+/// would leave the host from ::1, or from an address that `ip_nonlocal_bind` lets sockets have.
 ///
 /// # Errors
 ///
 /// A sandbox forbids netlink.
-fn is_local(to: SocketAddr) -> Result<bool> {
+fn is_local(to: SocketAddr, interface: u32) -> Result<bool> {
     let interface = match to {
-        SocketAddr::V6(to) => to.scope_id(),
-        SocketAddr::V4(_) => 0,
+        SocketAddr::V6(to) if interface == 0 => to.scope_id(),
+        _ => interface,
     };
     is_delivered_locally(to.ip(), interface)
 }
@@ -198,30 +207,37 @@ fn is_bindable(mut addr: SocketAddr) -> bool {
 
 /// The addresses from which to connect there, the best first. No NAT rule for a network of this host translates loopback. But
 /// loopback does not reach link-local addresses, and may have no address. From 127.0.0.1 the kernel refuses to connect to
-/// another host; from ::1 it does not, and the packet leaves this host.
-fn sources(to: SocketAddr) -> Vec<SocketAddr> {
+/// another host; from ::1 it does not, and the packet leaves this host. So does the answer of a listener that is bound to an
+/// interface, which has no route to loopback.
+fn sources(to: SocketAddr, interface: u32) -> Vec<SocketAddr> {
     let mut own = to;
     own.set_port(0);
     match to.ip() {
+        _ if interface != 0 => vec![own],
         IpAddr::V6(ip) if ip.is_unicast_link_local() => vec![own],
         IpAddr::V6(_) => vec![SocketAddr::new(Ipv6Addr::LOCALHOST.into(), 0), own],
         IpAddr::V4(_) => vec![SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0), own],
     }
 }
 
-/// Binds a socket at this address to a port that no other wake-up connection has, and lists the port in the table.
+/// Binds a socket at this address to a port that no other wake-up connection has, and lists the port in the table. With an
+/// `interface` (0 for none), binds the socket to that first: another one may have the same address.
 ///
 /// # Errors
 ///
 /// EADDRINUSE of bind(2) if no such port was found for now.
 fn bind_listed(
     at: SocketAddr,
+    interface: u32,
     wakeup_ports: PortSet<'static>,
 ) -> Result<(UpstreamSocket, ListedPort)> {
     // Sockets at other ports stay bound until a port is found, so that the kernel chooses no port twice.
     let mut others = Vec::new();
     for _ in 0..PORTS_TRIED {
         let socket = UpstreamSocket::new_tcp_exclusive_port(at)?;
+        if interface != 0 {
+            socket.bind_interface(interface)?;
+        }
         socket.bind(at)?;
         match ListedPort::new(local_addr(&socket)?.port(), wakeup_ports) {
             Some(port) => return Ok((socket, port)),
@@ -264,7 +280,8 @@ mod tests {
             to.set_ip(reached.parse().unwrap());
             let _client = TcpStream::connect(to).unwrap();
             let (connection, _) = listener.accept().unwrap();
-            let destinations = destinations(listener.local_addr().unwrap(), &connection);
+            let at = ListenerAddr::of_bound(&listener, listener.local_addr().unwrap());
+            let destinations = destinations(at, &connection);
             destinations
                 .into_iter()
                 .map(|to| to.ip().to_string())

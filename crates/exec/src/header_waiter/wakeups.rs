@@ -33,6 +33,8 @@ impl HeaderWaiter {
             Ok(wakeup) => {
                 if wakeup.is_established() {
                     self.note_reachable(listener);
+                } else {
+                    self.note_unanswered(listener, wakeup.opened_at);
                 }
                 self.keep_wakeup(wakeup);
             }
@@ -44,17 +46,30 @@ impl HeaderWaiter {
     fn note_reachable(&mut self, listener: ListenerAddr) {
         for ready in self.ready.get_mut(&listener).into_iter().flatten() {
             ready.unreachable_since = None;
+            ready.unanswered_since = None;
         }
     }
 
+    /// Begins the time for which the listener does not answer, unless it has begun.
+    fn note_unanswered(&mut self, listener: ListenerAddr, since: Instant) {
+        let queue = self.ready.get_mut(&listener);
+        if let Some(oldest) = queue.and_then(VecDeque::front_mut) {
+            oldest.unanswered_since.get_or_insert(since);
+        }
+    }
+
+    /// Whether a wake-up connection is established, and in the accept backlog of this listener.
+    fn has_established_wakeup(&self, listener: ListenerAddr) -> bool {
+        let mut wakeups = self.wakeups.values();
+        wakeups.any(|wakeup| wakeup.listener == listener && wakeup.is_established())
+    }
+
     /// Refuses the ready connections of a listener that can't be woken: at once if the wake-up connection was refused, because
-    /// the program listens there, so a firewall refuses, or the listener is bound to a device. Else, if ports or descriptors
-    /// have run out, or there is no route, the wake-up is retried for a while. That this host can connect is certain while
-    /// another wake-up connection is established.
+    /// the program listens there, so a firewall refuses. Else, if ports or descriptors have run out, or there is no route, the
+    /// wake-up is retried for a while. That this host can connect is certain while another wake-up connection is established.
     fn note_failure(&mut self, listener: ListenerAddr, error: &SyscallError) {
         if !is_refusal(error) {
-            let mut wakeups = self.wakeups.values();
-            if wakeups.any(|wakeup| wakeup.listener == listener && wakeup.is_established()) {
+            if self.has_established_wakeup(listener) {
                 return;
             }
             let (queue, now) = (self.ready.get_mut(&listener), Instant::now());
@@ -105,6 +120,7 @@ impl HeaderWaiter {
                 return;
             }
             Ok(false) => {
+                self.note_reachable(listener);
                 let queue = self.ready.get_mut(&listener);
                 if let Some(oldest) = queue.and_then(VecDeque::front_mut) {
                     oldest.is_wakeup_accepted = true;
@@ -113,8 +129,9 @@ impl HeaderWaiter {
             Err(_) => {}
         }
         self.wakeups.remove(&id);
-        // A wake-up connection without an answer is logged by `log_unanswered`: the accept backlog may be full. If the listener
-        // was closed meanwhile, `wake_again` refuses its connections, unless it is opened again before.
+        // A wake-up connection without an answer is logged by `log_unanswered`: the accept backlog may be full. It is opened again,
+        // until `refuse_unanswered` ends that. If the listener was closed meanwhile, `wake_again` refuses its connections, unless
+        // it is opened again before.
         if let Err(error) = driven
             && error.source.kind() != ErrorKind::TimedOut
             && self.listeners.has_listener_at(listener)
@@ -129,6 +146,7 @@ impl HeaderWaiter {
     /// once would be thousands of attempts where ports or descriptors are exhausted.
     pub(super) fn wake_again(&mut self) {
         let now = Instant::now();
+        self.refuse_unanswered(now);
         let mut unresponsive = Vec::new();
         for (&listener, queue) in &mut self.ready {
             let mut wakeups = self.wakeups.values();
@@ -149,6 +167,24 @@ impl HeaderWaiter {
         self.postpone_overdue(now);
         self.log_unanswered(now);
         self.log_missed();
+    }
+
+    /// Refuses the ready connections of each listener that has answered no wake-up connection for [`MAX_UNANSWERED`].
+    fn refuse_unanswered(&mut self, now: Instant) {
+        let is_overdue = |queue: &VecDeque<ReadyConnection>| {
+            let since = queue.front().and_then(|oldest| oldest.unanswered_since);
+            since.is_some_and(|since| since + MAX_UNANSWERED <= now)
+        };
+        let queues = self.ready.iter();
+        let overdue: Vec<_> = queues
+            .filter(|&(&listener, queue)| {
+                is_overdue(queue) && !self.has_established_wakeup(listener)
+            })
+            .map(|(&listener, _)| listener)
+            .collect();
+        for listener in overdue {
+            self.refuse_ready(listener, Counter::ListenerUnreachable);
+        }
     }
 
     /// Logs that a wake-up connection gets no answer, so that connections with a complete header wait.
@@ -232,3 +268,48 @@ impl ReadyConnection {
 const MAX_MISSED_WAKEUPS: u32 = 5;
 /// A wake-up connection that gets no answer is logged after this time, and one that can't be opened is given up.
 const UNANSWERED_AFTER: Duration = Duration::from_secs(5);
+/// A listener that answers no wake-up connection for this time is given up: longer than a busy server has a full accept backlog.
+const MAX_UNANSWERED: Duration = Duration::from_secs(30);
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::OwnedFd;
+
+    use peername_sys::tcp::listener::shrink_backlog;
+
+    use super::*;
+    use crate::header_waiter::sweeper::tests::new_table;
+
+    #[test]
+    fn listener_that_never_answers_is_given_up() {
+        let table = new_table();
+        let mut waiter = HeaderWaiter::new(table, Duration::from_secs(1), None).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let addr = listener.local_addr().unwrap();
+        let at = ListenerAddr {
+            addr,
+            namespace: table.settings().policy().namespace,
+            interface: 0,
+        };
+        waiter.note_listener(&listener, at);
+        let mut client = TcpStream::connect(addr).unwrap();
+        let (connection, _) = listener.accept().unwrap();
+        shrink_backlog(&listener).unwrap();
+        let _in_backlog = TcpStream::connect(addr).unwrap();
+
+        let connection = OwnedFd::from(connection).into();
+        let ready = ReadyConnection::new(connection, Some(Counter::Accepted));
+        waiter.ready.entry(at).or_default().push_back(ready);
+        waiter.wake_listener(at);
+        waiter.refuse_unanswered(Instant::now());
+        assert_eq!(waiter.counts(), (0, 1));
+        waiter.refuse_unanswered(Instant::now() + MAX_UNANSWERED);
+        assert_eq!(waiter.counts(), (0, 0));
+        let refusals = table.settings().counter(Counter::ListenerUnreachable);
+        assert_eq!(refusals, 1);
+        let end = client.read(&mut [0]).unwrap_err();
+        assert_eq!(end.kind(), ErrorKind::ConnectionReset);
+    }
+}

@@ -68,7 +68,7 @@ pub fn advice(reason: Counter) -> Option<&'static str> {
             "The kernel lists no MPTCP connections: allow AF_NETLINK (RestrictAddressFamilies= in a unit), or let the server listen by TCP."
         }
         Counter::ListenerUnreachable => {
-            "This host may not connect to the server: let the firewall accept connections over lo. A server that is bound to a device needs --mode netns; one that listens on IPv6 only, AF_INET6 in its unit's RestrictAddressFamilies=."
+            "This host may not connect to the server: let the firewall accept connections over lo. A server that is bound to a device is reached at the device's own addresses only; one that listens on IPv6 only, AF_INET6 in its unit's RestrictAddressFamilies=."
         }
         Counter::ListenerClosed => {
             "The program closed its listener before it took the connection, as at its end; or it listens in another network namespace than it was started in."
@@ -185,8 +185,8 @@ impl Display for Explained {
             Counter::ListenerUnreachable => f.write_str(
                 "it waited at the supervisor, for the rest of its PROXY header or for the lists of clients, and this host \
                  may not connect to the server, so the server can't be woken for it (let the firewall's INPUT accept `-i lo`; \
-                 a server that is bound to a device by SO_BINDTODEVICE needs --mode netns; one that listens on IPv6 only, \
-                 AF_INET6 in RestrictAddressFamilies= of its unit)",
+                 a server that is bound to a device by SO_BINDTODEVICE is reached at the device's own addresses only; one \
+                 that listens on IPv6 only needs AF_INET6 in RestrictAddressFamilies= of its unit)",
             ),
             Counter::ListenerClosed => f.write_str(
                 "while it waited at the supervisor, the program closed its listener; or that is in another network namespace \

@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use socket2::{Protocol, SockRef, Socket, Type};
 
 use crate::socket::{self, set_int, transparent};
+use crate::tcp::socket_info;
 use crate::{NameCall, Result, SyscallError};
 
 /// A socket that is to connect to a backend. It is opened, marked, bound to a source, then connected.
@@ -71,6 +72,20 @@ impl UpstreamSocket {
     /// EPERM with neither CAP_NET_ADMIN nor CAP_NET_RAW.
     pub fn set_transparent(&self) -> Result<()> {
         transparent::set_transparent(&self.socket, self.v6)
+    }
+
+    /// Binds to the interface with this index (SO_BINDTOIFINDEX, since Linux 5.0). Needs no capability since Linux 5.7.
+    ///
+    /// # Errors
+    ///
+    /// ENODEV without the interface; EPERM if the socket is bound to another one, as in a VRF, without CAP_NET_RAW.
+    pub fn bind_interface(&self, index: u32) -> Result<()> {
+        if socket_info::bound_interface(self) == index {
+            return Ok(());
+        }
+        let index = libc::c_int::try_from(index).unwrap_or_default();
+        let option = libc::SO_BINDTOIFINDEX;
+        set_int(self.as_fd(), libc::SOL_SOCKET, option, index).call("setsockopt(SO_BINDTOIFINDEX)")
     }
 
     /// Binds to `source`, address and port. SO_REUSEADDR allows the port while an older connection with
