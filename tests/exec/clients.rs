@@ -4,6 +4,8 @@ use std::fs;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use peername_sys::process::pidfd::{self, PidFd};
+
 use crate::harness::addr::{
     BALANCER_V4, FRONT_V4, LISTEN_V4, fresh_client_v4, fresh_client_v6, v4, v6,
 };
@@ -170,6 +172,34 @@ fn changed_list_is_in_force_within_a_second() {
         list.write("denied", "192.0.2.1\n");
         wait_serves(true);
         open.assert_stays_open(Duration::from_millis(100));
+    }
+}
+
+/// The list changes when the headers were read, and the server has not accepted yet.
+#[test]
+fn client_that_is_denied_while_it_waits_is_not_accepted() {
+    for mode in MODES {
+        let list = Scratch::new();
+        let path = list.write("denied", "192.0.2.1\n");
+        let server = start(mode, &["-v", &format!("--deny-client=@{path}")]);
+        let clients = [fresh_client_v4(), other_client()];
+        let slow = clients.map(|client| connect(&server, &v2(client)[..20]));
+        slow[1].assert_stays_open(Duration::from_millis(100));
+        let children = pidfd::descendants(server.process.pid());
+        let program = PidFd::open(children[0]).expect("a server");
+        program.signal(pidfd::Signal::STOP).expect("it lives");
+        for (conn, client) in slow.iter().zip(clients) {
+            conn.send(&v2(client)[20..]);
+            conn.assert_stays_open(Duration::from_millis(200));
+        }
+        list.write("new", "198.51.100.7\n");
+        fs::rename(list.path("new"), list.path("denied")).expect("renamed");
+        slow[1].assert_stays_open(IN_FORCE);
+        program.signal(pidfd::Signal::CONT).expect("it lives");
+        slow[0].wait_reset();
+        assert_eq!(greeting(&slow[1]), other_client().to_string());
+        wait_until("the refusal", || refusals(&server, "client_denied") == 1);
+        assert_accepted(&server, 1);
     }
 }
 

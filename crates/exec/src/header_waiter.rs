@@ -42,7 +42,7 @@ use peername_sys::tcp::{socket_info, stream};
 use peername_sys::throttle::Throttle;
 
 use crate::client_judge::{ClientJudge, ConnectionEnds, DeniedClient};
-use header_peek::{PeekOutcome, close_with_reset, peek_again, record_refusal};
+use header_peek::{PeekOutcome, close_with_reset, judge_again, peek_again, record, record_refusal};
 use listeners::Listeners;
 use port_watch::PortWatch;
 use sweeper::Sweeper;
@@ -219,18 +219,36 @@ impl HeaderWaiter {
         }
     }
 
-    /// Takes the oldest ready connection of this listener.
+    /// Takes the oldest ready connection of this listener whose client may still connect, and refuses the older ones.
     pub(crate) fn take_ready(&mut self, listener: ListenerAddr) -> Option<ForeignFd> {
+        loop {
+            let ready = self.pop_ready(listener)?;
+            if let Some(DeniedClient { client, reason }) = self.judge_again(&ready) {
+                record(self.table, ready.connection.as_fd(), client, reason);
+                close_with_reset(ready.connection);
+                continue;
+            }
+            if let Some(counter) = ready.counter {
+                self.table.settings().count(counter);
+            }
+            return Some(ready.connection);
+        }
+    }
+
+    fn pop_ready(&mut self, listener: ListenerAddr) -> Option<ReadyConnection> {
         let queue = self.ready.get_mut(&listener)?;
         let ready = queue.pop_front();
         if queue.is_empty() {
             self.ready.remove(&listener);
         }
-        let ready = ready?;
-        if let Some(counter) = ready.counter {
-            self.table.settings().count(counter);
-        }
-        Some(ready.connection)
+        ready
+    }
+
+    /// Returns the client of this connection if it may not connect any more.
+    fn judge_again(&self, ready: &ReadyConnection) -> Option<DeniedClient> {
+        let judge = self.judge.as_deref()?;
+        let has_header = ready.counter != Some(Counter::PassedThrough);
+        judge_again(self.table, ready.connection.as_fd(), judge, has_header).err()
     }
 
     /// Returns a ready connection after a failed handoff. It is the next to be taken, and its listener is woken.

@@ -87,6 +87,29 @@ pub(crate) fn peek_again(
     }
 }
 
+/// Judges a connection again that was judged before, because the lists may have changed since then. One that was reset
+/// meanwhile has no peer any more, and is not judged.
+///
+/// # Errors
+///
+/// The client may not connect any more.
+pub(crate) fn judge_again(
+    table: Table<'_>,
+    connection: BorrowedFd<'_>,
+    judge: &dyn ClientJudge,
+    has_header: bool,
+) -> Result<(), DeniedClient> {
+    let Ok(peer) = socket_info::peer_addr(connection) else {
+        return Ok(());
+    };
+    let ends = ConnectionEnds::from_connection(connection, peer);
+    if !has_header {
+        return judge.judge(ends, None);
+    }
+    let identity = table.look_up(&ProgramSocket(connection), Some(peer));
+    judge.judge_again(ends, identity.map(|identity| identity.client))
+}
+
 /// Counts a connection that is refused for another reason than its header, and records it for the log.
 pub(crate) fn record_refusal(table: Table<'_>, connection: BorrowedFd<'_>, reason: Counter) {
     match socket_info::peer_addr(connection) {
@@ -190,7 +213,12 @@ fn store_client(
 }
 
 /// Counts and records a refusal. `peer` is the client's address if the client was judged.
-fn record(table: Table<'_>, connection: BorrowedFd<'_>, peer: SocketAddr, reason: Counter) {
+pub(super) fn record(
+    table: Table<'_>,
+    connection: BorrowedFd<'_>,
+    peer: SocketAddr,
+    reason: Counter,
+) {
     let port = listener_port(connection);
     // No wake-up: this is the supervisor's thread, which reads refusals after each round of its event loop.
     let _ = table

@@ -1,7 +1,7 @@
 //! Decides in the supervisor which clients may connect to a server that `exec` runs.
 
 use std::cell::RefCell;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -87,6 +87,10 @@ impl ListJudge {
             peer: PeerAddr(ends.peer),
             tlvs: self.access.judge_tlvs(header),
         };
+        self.judge_client(ends, client)
+    }
+
+    fn judge_client(&self, ends: ConnectionEnds, client: HeaderClient) -> Result<(), DeniedClient> {
         self.access
             .admit(client, |ip| is_on_this_host(ip, ends))
             .and_then(|()| self.check_stand_in(client.address()))
@@ -134,6 +138,17 @@ impl ClientJudge for ListJudge {
             Some(header) => self.judge_header(ends, &header),
             None => self.judge_peer(ends),
         }
+    }
+
+    fn judge_again(
+        &self,
+        ends: ConnectionEnds,
+        client: Option<SocketAddr>,
+    ) -> Result<(), DeniedClient> {
+        self.refresh();
+        let claim = client.map(ClaimedSource::canonical);
+        let client = HeaderClient::of_read_header(claim, PeerAddr(ends.peer));
+        self.judge_client(ends, client)
     }
 }
 
