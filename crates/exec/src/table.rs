@@ -166,7 +166,7 @@ impl TableRules {
     pub(crate) fn write_to(&self, settings: Settings<'_>) -> peername_sys::Result<()> {
         let pass = random::words()?;
         settings.ports().clear();
-        settings.wakeup_ports().clear();
+        settings.clear_wakeup_ports();
         for &port in &self.ports {
             settings.ports().insert(port);
         }

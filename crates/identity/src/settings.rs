@@ -215,19 +215,28 @@ impl<'m> Settings<'m> {
         PortSet::new(self.0.ports)
     }
 
-    /// The source ports of the header waiter's wake-up connections.
-    pub fn wakeup_ports(self) -> PortSet<'m> {
-        PortSet::new(self.0.wakeup_ports)
+    /// The source ports of the header waiter's wake-up connections from this address. There is a set for 127.0.0.1 and ::1, and
+    /// one for the others: a client of this host at an address of its own may have the port of a wake-up from loopback.
+    pub fn wakeup_ports(self, source: IpAddr) -> PortSet<'m> {
+        PortSet::new(if is_loopback_source(source) {
+            self.0.loopback_wakeup_ports
+        } else {
+            self.0.own_wakeup_ports
+        })
+    }
+
+    /// Removes every port of a wake-up connection: those of an earlier supervisor, whose connections are closed.
+    pub fn clear_wakeup_ports(self) {
+        PortSet::new(self.0.loopback_wakeup_ports).clear();
+        PortSet::new(self.0.own_wakeup_ports).clear();
     }
 
     /// Whether a connection from `peer` to `local_ip` is one of the header waiter's wake-up connections: it comes from one of
     /// their ports, and from 127.0.0.1, ::1 or the address that it goes to. A program of this host can have the port at any
     /// other address of 127.0.0.0/8.
     pub fn is_wakeup(self, peer: SocketAddr, local_ip: impl FnOnce() -> Option<IpAddr>) -> bool {
-        let ip = peer.ip().to_canonical();
-        let is_from_loopback = ip == Ipv4Addr::LOCALHOST || ip == Ipv6Addr::LOCALHOST;
-        self.wakeup_ports().contains(peer.port())
-            && (is_from_loopback || local_ip() == Some(peer.ip()))
+        self.wakeup_ports(peer.ip()).contains(peer.port())
+            && (is_loopback_source(peer.ip()) || local_ip() == Some(peer.ip()))
     }
 
     /// Whether a listener on this port expects headers.
@@ -356,18 +365,29 @@ const JUDGED_BY_WAITER: u64 = 1 << 3;
 const STRICT_HEADERS: u64 = 1 << 4;
 const REQUIRE_CLIENT: u64 = 1 << 5;
 
+/// Whether this is one of the two loopback addresses that wake-up connections come from.
+fn is_loopback_source(ip: IpAddr) -> bool {
+    let ip = ip.to_canonical();
+    ip == Ipv4Addr::LOCALHOST || ip == Ipv6Addr::LOCALHOST
+}
+
 #[cfg(test)]
 mod tests {
+    use core::net::{IpAddr, Ipv4Addr};
+
     use crate::{Table, zeroed_memory};
 
     #[test]
     fn wakeup_connections_come_from_loopback_or_from_where_they_go_to() {
         let memory = zeroed_memory(64);
         let settings = Table::new(&memory).unwrap().settings();
-        settings.wakeup_ports().insert(4711);
         let is_wakeup = |peer: &str, local_ip: &str| {
             settings.is_wakeup(peer.parse().unwrap(), || local_ip.parse().ok())
         };
+        let insert = |source: IpAddr| settings.wakeup_ports(source).insert(4711);
+        assert!(insert(Ipv4Addr::LOCALHOST.into()));
+        assert!(!is_wakeup("127.0.0.2:4711", "127.0.0.2"));
+        assert!(insert(Ipv4Addr::new(192, 0, 2, 1).into()));
         assert!(is_wakeup("127.0.0.1:4711", "192.0.2.1"));
         assert!(is_wakeup("[::ffff:127.0.0.1]:4711", "::ffff:192.0.2.1"));
         assert!(is_wakeup("[::1]:4711", "2001:db8::1"));

@@ -10,7 +10,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::os::fd::AsFd;
 use std::time::Instant;
 
-use peername_identity::PortSet;
+use peername_identity::{PortSet, Settings};
 use peername_sys::event::epoll::{Interest, Readiness};
 use peername_sys::netlink::is_delivered_locally;
 use peername_sys::socket::transparent::is_transparent;
@@ -48,13 +48,13 @@ impl WakeupConnection {
     pub(super) fn open(
         listener: ListenerAddr,
         connection: impl AsFd,
-        wakeup_ports: PortSet<'static>,
+        settings: Settings<'static>,
     ) -> Result<Self> {
         let mut opened: Result<Self> =
             Err(ErrorKind::AddrNotAvailable).call("bind(2), for a wake-up connection");
         for to in destinations(listener, connection) {
             for from in sources(to, listener.interface) {
-                opened = Self::connect(from, to, listener, wakeup_ports);
+                opened = Self::connect(from, to, listener, settings);
                 if opened.as_ref().err().is_none_or(is_refusal) {
                     return opened;
                 }
@@ -67,10 +67,10 @@ impl WakeupConnection {
         from: SocketAddr,
         to: SocketAddr,
         listener: ListenerAddr,
-        wakeup_ports: PortSet<'static>,
+        settings: Settings<'static>,
     ) -> Result<Self> {
         // The port is listed before the connection can be accepted.
-        let (socket, port) = bind_listed(from, listener.interface, wakeup_ports)?;
+        let (socket, port) = bind_listed(from, listener.interface, settings)?;
         let socket = socket.connect(to)?;
         let mut wakeup = Self {
             _port: port,
@@ -229,8 +229,9 @@ fn sources(to: SocketAddr, interface: u32) -> Vec<SocketAddr> {
 fn bind_listed(
     at: SocketAddr,
     interface: u32,
-    wakeup_ports: PortSet<'static>,
+    settings: Settings<'static>,
 ) -> Result<(UpstreamSocket, ListedPort)> {
+    let wakeup_ports = settings.wakeup_ports(at.ip());
     // Sockets at other ports stay bound until a port is found, so that the kernel chooses no port twice.
     let mut others = Vec::new();
     for _ in 0..PORTS_TRIED {

@@ -18,7 +18,7 @@ impl HeaderWaiter {
     /// Makes the listener readable, for one ready connection for which it was not woken; does nothing if there is none. If the
     /// program has no listener at the address any more, all ready connections of that address are refused.
     pub(crate) fn wake_listener(&mut self, listener: ListenerAddr) {
-        let wakeup_ports = self.table.settings().wakeup_ports();
+        let settings = self.table.settings();
         if self.first_unwoken(listener).is_none() {
             return;
         }
@@ -29,7 +29,7 @@ impl HeaderWaiter {
             return;
         };
         ready.woken = Some(Instant::now());
-        match WakeupConnection::open(listener, &ready.connection, wakeup_ports) {
+        match WakeupConnection::open(listener, &ready.connection, settings) {
             Ok(wakeup) => {
                 if wakeup.is_established() {
                     self.note_reachable(listener);
