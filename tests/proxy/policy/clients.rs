@@ -2,6 +2,7 @@
 
 mod changes;
 mod unreadable;
+mod unwatched;
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpStream};

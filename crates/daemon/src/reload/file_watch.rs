@@ -2,7 +2,10 @@
 //!
 //! The directories of the files are watched, not the files: an editor replaces a file by another with its name, and a
 //! Kubernetes ConfigMap replaces a symbolic link to a directory (`..data`). Whether a file has changed is decided by its
-//! metadata, so that events of other files of a directory cause no reload.
+//! metadata, so that events of other files of a directory cause no reload. While a directory can't be watched, its files are
+//! compared periodically.
+
+mod directory_watch;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::OsString;
@@ -12,10 +15,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf, absolute};
 use std::time::Duration;
 
-use notify::{RecommendedWatcher, RecursiveMode, Watcher};
-use peername_server::threads::check_free;
+use directory_watch::DirectoryWatch;
 use peername_sys::fs::text_file;
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::bounded_calls::BoundedCalls;
@@ -50,8 +51,6 @@ struct Fingerprint {
 
 /// Reports changes of files; disabled, it never does.
 pub struct FileWatch {
-    /// The name of what is watched, for the log.
-    name: &'static str,
     is_enabled: bool,
     /// A change is reported once no event has come for this time.
     quiet: Duration,
@@ -65,10 +64,7 @@ pub struct FileWatch {
     awaits_event: bool,
     /// Reads the metadata of the files.
     metadata: BoundedCalls,
-    watcher: Option<RecommendedWatcher>,
-    directories: BTreeSet<PathBuf>,
-    sender: UnboundedSender<()>,
-    events: UnboundedReceiver<()>,
+    directories: DirectoryWatch,
 }
 
 impl Fingerprints {
@@ -163,9 +159,7 @@ impl FileWatch {
     }
 
     fn new(name: &'static str, quiet: Duration, max_delay: Duration) -> Self {
-        let (sender, events) = unbounded_channel();
         Self {
-            name,
             is_enabled: true,
             quiet,
             max_delay,
@@ -173,34 +167,16 @@ impl FileWatch {
             in_force: Fingerprints::default(),
             awaits_event: false,
             metadata: BoundedCalls::new(1),
-            watcher: None,
-            directories: BTreeSet::new(),
-            sender,
-            events,
+            directories: DirectoryWatch::new(name),
         }
     }
 
-    /// Starts the thread that receives the kernel's events. Call it after privileges are dropped, because each thread has its
-    /// own.
+    /// Begins the watch, unless it is disabled. Call it after privileges are dropped, because it starts a thread, and each
+    /// thread has its own.
     pub fn start(&mut self) {
-        if !self.is_enabled {
-            return;
+        if self.is_enabled {
+            self.directories.replace(self.read.directories());
         }
-        let sender = self.sender.clone();
-        // A watcher whose thread could not be started would panic.
-        let watcher = check_free(2).map_err(notify::Error::io).and_then(|()| {
-            notify::recommended_watcher(move |_| {
-                // Sending fails once this process stops.
-                let _ = sender.send(());
-            })
-        });
-        match watcher {
-            Ok(watcher) => self.watcher = Some(watcher),
-            Err(error) => {
-                tracing::warn!("{}: can't watch files, use SIGHUP: {error}", self.name);
-            }
-        }
-        self.watch_directories(self.read.directories());
     }
 
     /// Watches these files from now on. Begins the watch, unless it is disabled or there are none.
@@ -209,15 +185,12 @@ impl FileWatch {
         self.awaits_event = false;
         // A call may still hang at a file that is not watched any more.
         self.metadata = BoundedCalls::new(1);
-        match self.watcher {
-            None if !self.read.files.is_empty() => self.start(),
-            _ => self.watch_directories(self.read.directories()),
-        }
+        self.start();
     }
 
-    /// Whether a file has changed since it was read, if no watch reports it ([`FileWatch::changed`]).
+    /// Whether a file has changed since it was read, if [`FileWatch::changed`] does not report it.
     pub async fn is_outdated(&self) -> bool {
-        self.watcher.is_none() && self.read_metadata(Fingerprints::are_outdated).await == Some(true)
+        !self.is_enabled && self.read_metadata(Fingerprints::are_outdated).await == Some(true)
     }
 
     /// Notes that what was last read is in force now. Returns the files that have changed since this was noted before: refused
@@ -235,9 +208,9 @@ impl FileWatch {
     }
 
     /// Waits until a file differs from what was read, and no further event has come for a moment; or for a second, if the read
-    /// was incomplete. Cancel-safe.
+    /// was incomplete. Files whose directory can't be watched are compared every [`POLL_INTERVAL`]. Cancel-safe.
     pub async fn changed(&mut self) -> ReadCause {
-        if self.watcher.is_none() {
+        if !self.is_enabled {
             return std::future::pending().await;
         }
         loop {
@@ -261,22 +234,37 @@ impl FileWatch {
                     continue;
                 }
             }
-            // Receiving can't fail: this holds a sender.
-            let _ = self.events.recv().await;
-            self.awaits_event = false;
-            self.wait_quiet().await;
+            if self.wait_event().await {
+                self.awaits_event = false;
+                self.wait_quiet().await;
+            } else if self.awaits_event {
+                // It may never be reported that the files can be read again.
+                return ReadCause::Retry;
+            }
         }
     }
 
-    /// Watches other directories if a missing one has appeared, or a symbolic link leads elsewhere. Returns whether it did:
-    /// then a file may have changed before its directory was watched.
+    /// Waits for an event, but for [`POLL_INTERVAL`] at most if a directory is not watched. Returns whether one has come.
+    async fn wait_event(&mut self) -> bool {
+        if self.directories.is_complete() {
+            self.directories.next_event().await;
+            return true;
+        }
+        timeout(POLL_INTERVAL, self.directories.next_event())
+            .await
+            .is_ok()
+    }
+
+    /// Watches other directories if a missing one has appeared, or a symbolic link leads elsewhere; and those that could not be
+    /// watched before. Returns whether it watches any: then a file may have changed before its directory was watched.
     async fn follow_directories(&mut self) -> bool {
         match self.read_metadata(Fingerprints::directories).await {
-            Some(wanted) if wanted != self.directories => {
-                self.watch_directories(wanted);
+            Some(wanted) if wanted != *self.directories.wanted() => {
+                self.directories.replace(wanted);
                 true
             }
-            _ => false,
+            Some(_) => self.directories.add_missing(),
+            None => false,
         }
     }
 
@@ -298,30 +286,13 @@ impl FileWatch {
 
     async fn wait_quiet(&mut self) {
         let end = Instant::now() + self.max_delay;
-        let quiet = async { while timeout(self.quiet, self.events.recv()).await.is_ok() {} };
-        let _ = timeout_at(end, quiet).await;
-    }
-
-    fn watch_directories(&mut self, wanted: BTreeSet<PathBuf>) {
-        let Some(watcher) = &mut self.watcher else {
-            return;
+        let quiet = async {
+            while timeout(self.quiet, self.directories.next_event())
+                .await
+                .is_ok()
+            {}
         };
-        for unwanted in self.directories.difference(&wanted) {
-            // An error is ignored: the directory may have been deleted.
-            let _ = watcher.unwatch(unwanted);
-        }
-        // Watched directories are watched anew: another directory may be at the path by now, and a watch that failed may
-        // succeed.
-        for path in &wanted {
-            // Otherwise the deletion of a replaced directory would end the watch of its successor.
-            let _ = watcher.unwatch(path);
-            let watched = watcher.watch(path, RecursiveMode::NonRecursive);
-            if let (Err(error), false) = (watched, self.directories.contains(path)) {
-                let (name, directory) = (self.name, path.display());
-                tracing::warn!("{name}: can't watch {directory}, use SIGHUP: {error}");
-            }
-        }
-        self.directories = wanted;
+        let _ = timeout_at(end, quiet).await;
     }
 }
 
@@ -400,6 +371,8 @@ const LISTS_QUIET: Duration = Duration::from_millis(50);
 const LISTS_MAX_DELAY: Duration = Duration::from_millis(300);
 /// A ban should be in force within a second of the time from which it can be read.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+/// The interval at which files are compared whose directory can't be watched.
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// A file system in the network answers within a second, or not at all.
 const METADATA_TIMEOUT: Duration = Duration::from_secs(5);
 /// As the kernel's limit (path_resolution(7)).

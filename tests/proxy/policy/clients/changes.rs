@@ -398,7 +398,7 @@ fn wait_served(rig: &ProxyRig, client: SocketAddr) {
 }
 
 /// The promise of docs/bans.md.
-const IN_FORCE: Duration = Duration::from_secs(1);
+pub(super) const IN_FORCE: Duration = Duration::from_secs(1);
 
 /// Logged whenever changed lists are in force.
 const LISTS_READ: &str = "lists of clients read";

@@ -43,6 +43,25 @@ async fn file_in_a_directory_that_was_missing_is_watched() {
     fs::write(&file, "192.0.2.7").unwrap();
     timeout(Duration::from_secs(20), changed).await.unwrap();
 }
+
+/// The watch ends with the directory, although the path leads to a directory again.
+#[tokio::test]
+async fn directory_that_was_replaced_while_its_file_was_missing_is_watched() {
+    let root = tempdir().unwrap();
+    let directory = root.path().join("lists");
+    let file = directory.join("banned");
+    fs::create_dir(&directory).unwrap();
+    let mut watch = FileWatch::of_configuration(true, noted(&file));
+    watch.start();
+    let mut changed = pin!(watch.changed());
+    assert!(timeout(QUIET, &mut changed).await.is_err());
+    fs::remove_dir(&directory).unwrap();
+    fs::create_dir(&directory).unwrap();
+    assert!(timeout(QUIET * 5, &mut changed).await.is_err());
+    fs::write(&file, "192.0.2.7").unwrap();
+    timeout(Duration::from_secs(20), changed).await.unwrap();
+}
+
 /// Otherwise a ban that was written while descriptors were short would never be in force.
 #[tokio::test]
 async fn file_that_could_not_be_read_for_a_while_is_read_again() {

@@ -18,6 +18,8 @@ pub(super) struct PolicyWatch {
     directories: DirectoryWatch,
     /// When the files are compared next.
     pub(super) due: Option<Instant>,
+    /// Whether each directory is watched.
+    is_complete: bool,
 }
 
 impl PolicyWatch {
@@ -26,15 +28,18 @@ impl PolicyWatch {
         Ok(Self {
             directories: DirectoryWatch::new()?,
             due: None,
+            is_complete: true,
         })
     }
 
     /// Watches these directories, too. Their files are compared once more, because they may have changed since they were read.
     pub(super) fn add_directories(&mut self, directories: &BTreeSet<PathBuf>) {
+        self.is_complete = true;
         for directory in directories {
             if let Err(error) = self.directories.add_for_changes(directory) {
+                self.is_complete = false;
                 try_write_line(&format!(
-                    "peername: --watch: can't watch {}, use SIGHUP: {error}",
+                    "peername: --watch: can't watch {}, the files are compared every {POLL_INTERVAL:?}: {error}",
                     directory.display()
                 ));
             }
@@ -50,11 +55,11 @@ impl PolicyWatch {
     }
 
     /// Whether the policies are to be reloaded: compares the files, if that is due. The event may have been that of another
-    /// file.
+    /// file. While a directory can't be watched, the files are compared every [`POLL_INTERVAL`].
     pub(super) fn take_reload(&mut self, now: Instant, are_current: impl Fn() -> bool) -> bool {
         let is_due = self.due.is_some_and(|due| due <= now);
         if is_due {
-            self.due = None;
+            self.due = (!self.is_complete).then(|| now + POLL_INTERVAL);
         }
         is_due && !are_current()
     }
@@ -69,3 +74,23 @@ impl AsFd for PolicyWatch {
 
 /// The delay after the first event: files that belong together are written one after the other.
 const QUIET_PERIOD: Duration = Duration::from_millis(500);
+/// The interval of comparisons while a directory can't be watched.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_of_a_directory_that_can_not_be_watched_are_compared_again_and_again() {
+        let mut watch = PolicyWatch::new().unwrap();
+        watch.add_directories(&BTreeSet::from(["/".into()]));
+        let due = watch.due.unwrap();
+        assert!(!watch.take_reload(due, || true));
+        assert_eq!(watch.due, None);
+        watch.add_directories(&BTreeSet::from(["/missing".into()]));
+        let due = watch.due.unwrap();
+        assert!(!watch.take_reload(due, || true));
+        assert!(watch.take_reload(due + POLL_INTERVAL, || false));
+    }
+}

@@ -1,0 +1,147 @@
+//! Watches directories by inotify(7). A watch may fail at any time, because its user or the kernel has too many.
+
+use std::collections::BTreeSet;
+use std::mem;
+use std::path::{Path, PathBuf};
+
+use notify::event::{EventKind, ModifyKind};
+use notify::{Event, RecommendedWatcher, RecursiveMode, Watcher};
+use peername_server::threads::check_free;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+use super::POLL_INTERVAL;
+
+/// The directories that are watched, and those that are to be.
+pub(super) struct DirectoryWatch {
+    /// The name of what is watched, for the log.
+    name: &'static str,
+    /// `None` before the first directory, and where none could be created.
+    watcher: Option<RecommendedWatcher>,
+    wanted: BTreeSet<PathBuf>,
+    /// Those of the wanted directories that are watched.
+    watched: BTreeSet<PathBuf>,
+    /// The errors that were logged last; `None` once all directories are watched.
+    errors: Option<String>,
+    sender: UnboundedSender<Moved>,
+    events: UnboundedReceiver<Moved>,
+}
+
+/// The paths at which an event has removed or replaced an entry.
+type Moved = Vec<PathBuf>;
+
+impl DirectoryWatch {
+    pub(super) fn new(name: &'static str) -> Self {
+        let (sender, events) = unbounded_channel();
+        Self {
+            name,
+            watcher: None,
+            wanted: BTreeSet::new(),
+            watched: BTreeSet::new(),
+            errors: None,
+            sender,
+            events,
+        }
+    }
+
+    /// The directories that are to be watched.
+    pub(super) fn wanted(&self) -> &BTreeSet<PathBuf> {
+        &self.wanted
+    }
+
+    /// Whether all directories are watched. Otherwise no event may report a change.
+    pub(super) fn is_complete(&self) -> bool {
+        self.watched == self.wanted
+    }
+
+    /// Watches these directories and no others, each anew: another directory may be at the path by now.
+    pub(super) fn replace(&mut self, wanted: BTreeSet<PathBuf>) {
+        for path in mem::take(&mut self.watched) {
+            self.unwatch(&path);
+        }
+        self.wanted = wanted;
+        self.add_missing();
+    }
+
+    /// Watches the directories that are not watched. Returns whether one of them is now. Starts the thread that receives the
+    /// kernel's events with the first one. Logs each change of what fails.
+    pub(super) fn add_missing(&mut self) -> bool {
+        let missing: Vec<_> = self.wanted.difference(&self.watched).cloned().collect();
+        if !missing.is_empty() && self.watcher.is_none() {
+            match new_watcher(&self.sender) {
+                Ok(watcher) => self.watcher = Some(watcher),
+                Err(error) => {
+                    self.log(Some(error.to_string()));
+                    return false;
+                }
+            }
+        }
+        let mut errors = Vec::new();
+        let before = self.watched.len();
+        for path in missing {
+            let Some(watcher) = &mut self.watcher else {
+                continue;
+            };
+            match watcher.watch(&path, RecursiveMode::NonRecursive) {
+                Ok(()) => {
+                    self.watched.insert(path);
+                }
+                Err(mut error) => {
+                    error.paths = Vec::new();
+                    errors.push(format!("{}: {error}", path.display()));
+                }
+            }
+        }
+        self.log((!errors.is_empty()).then(|| errors.join("; ")));
+        self.watched.len() > before
+    }
+
+    /// Waits for an event. Cancel-safe.
+    pub(super) async fn next_event(&mut self) {
+        // Receiving can't fail: this holds a sender.
+        for path in self.events.recv().await.unwrap_or_default() {
+            // A directory that was deleted or renamed is watched no more, or not at this path.
+            if self.watched.remove(&path) {
+                self.unwatch(&path);
+            }
+        }
+    }
+
+    /// Otherwise the deletion of a replaced directory would end the watch of its successor.
+    fn unwatch(&mut self, path: &Path) {
+        if let Some(watcher) = &mut self.watcher {
+            // An error is ignored: the directory may have been deleted.
+            let _ = watcher.unwatch(path);
+        }
+    }
+
+    fn log(&mut self, errors: Option<String>) {
+        if errors == self.errors {
+            return;
+        }
+        let name = self.name;
+        match &errors {
+            Some(errors) => tracing::warn!(
+                "{name}: can't watch files, so they are compared every {POLL_INTERVAL:?}: {errors}"
+            ),
+            None => tracing::info!("{name}: all files are watched again"),
+        }
+        self.errors = errors;
+    }
+}
+
+fn new_watcher(sender: &UnboundedSender<Moved>) -> notify::Result<RecommendedWatcher> {
+    // A watcher whose thread could not be started would panic.
+    check_free(2).map_err(notify::Error::io)?;
+    let sender = sender.clone();
+    notify::recommended_watcher(move |event: notify::Result<Event>| {
+        // Sending fails once this process stops.
+        let _ = sender.send(event.map_or_else(|_| Moved::new(), moved));
+    })
+}
+
+fn moved(event: Event) -> Moved {
+    match event.kind {
+        EventKind::Remove(_) | EventKind::Modify(ModifyKind::Name(_)) => event.paths,
+        _ => Moved::new(),
+    }
+}
