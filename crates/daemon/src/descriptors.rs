@@ -1,6 +1,7 @@
 //! Divides the descriptors that a process may have among listeners, connections, sessions and pipes.
 
 use anyhow::ensure;
+use peername_server::max_connections::MaxConnections;
 use peername_server::workers::Capacity;
 use peername_sys::process::limits::{count_open_files, raise_open_files};
 
@@ -47,7 +48,7 @@ pub fn capacity(
     let pipes_per_worker = (pairs / 8 / workers).min(MAX_PIPES_PER_WORKER);
     let connections = (pairs - pipes_per_worker * workers).max(1);
     Ok(Capacity {
-        connections,
+        connections: MaxConnections::new(connections),
         pipes_per_worker,
     })
 }

@@ -12,6 +12,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use peername_server::access::client_limit::ClientLimit;
 use peername_server::addr::PeerAddr;
+use peername_server::max_connections::MaxConnections;
 use prometheus_client::registry::Registry;
 use rustls_native_certs::load_native_certs;
 use tokio::sync::watch;
@@ -131,7 +132,7 @@ impl InterceptState {
         mint: Mint,
         upstream: Upstream,
         check: Option<CheckService>,
-        connections: usize,
+        connections: MaxConnections,
     ) -> Self {
         let (draining, _) = watch::channel(false);
         Self {

@@ -10,6 +10,7 @@ use futures_util::FutureExt;
 use futures_util::future::{Either, ready};
 use peername_relay::{Limits, Method, Pair, Prefix, RelayStats, relay};
 use peername_server::listeners::ListenerId;
+use peername_server::max_connections::MaxConnections;
 use peername_server::pending_headers::PendingHeaders;
 use peername_server::workers::connections::ConnectionEntry;
 use peername_server::workers::{Incoming, Serve};
@@ -84,9 +85,10 @@ fn relay_opened(
 }
 
 impl TcpProxy {
-    /// A proxy that serves each connection by the service that its listener has at the time of accept(2). `capacity`, the
-    /// number of connections that the process may have, sets the default limits of [`PendingHeaders`]; the workers enforce it.
-    pub fn new(services: ServiceHandle, counters: Arc<Counters>, capacity: usize) -> Self {
+    /// A proxy that serves each connection by the service that its listener has at the time of accept(2). The
+    /// default limits of [`PendingHeaders`] are a share of `capacity`, the number of connections that the process may have; the
+    /// workers enforce it.
+    pub fn new(services: ServiceHandle, counters: Arc<Counters>, capacity: MaxConnections) -> Self {
         Self {
             services,
             counters,

@@ -253,6 +253,7 @@ mod tests {
     use tokio::runtime::Builder;
 
     use super::*;
+    use crate::max_connections::MaxConnections;
 
     /// As after a stop of the process: two headers have come, the deadline has passed, and one wait of the runtime reports one
     /// socket only.
@@ -290,7 +291,10 @@ mod tests {
         stream: &TcpStream,
         limits: &HeaderLimits,
     ) -> Result<Option<SocketAddr>, HeaderError> {
-        let (peer, pending) = (IpAddr::from([192, 0, 2, 1]), PendingHeaders::new(100));
+        let (peer, pending) = (
+            IpAddr::from([192, 0, 2, 1]),
+            PendingHeaders::new(MaxConnections::new(100)),
+        );
         let source = |header: &Header<'_>| Ok::<_, HeaderError>(header.source());
         let (source, _) = read(stream, peer, limits, &pending, source).await?;
         Ok(source)

@@ -6,15 +6,14 @@ use parking_lot::Mutex;
 
 use crate::access::address_counts::AddressCounts;
 use crate::header_limits::HeaderLimits;
+use crate::max_connections::MaxConnections;
 
 /// Counts the connections that wait for their header. Shared by the workers: one short lock when the wait begins and
 /// one when it ends, never while anything waits.
 #[derive(Debug)]
 pub struct PendingHeaders {
-    /// The limit of all peers together where none is configured.
-    default_max: usize,
-    /// The limit of each peer where none is configured.
-    default_max_per_peer: usize,
+    /// The connections of which the limits are a share where none are configured.
+    connections: MaxConnections,
     counts: Mutex<AddressCounts>,
 }
 
@@ -28,10 +27,9 @@ pub(crate) struct PendingGuard<'p> {
 impl PendingHeaders {
     /// Creates the limits of a process of at most `connections`. Where none are configured, half of the connections may be
     /// without a header, and a quarter from one peer, so that it can't keep others out.
-    pub fn new(connections: usize) -> Self {
+    pub fn new(connections: MaxConnections) -> Self {
         Self {
-            default_max: (connections / 2).clamp(1, MAX_PENDING),
-            default_max_per_peer: (connections / 4).clamp(1, MAX_PENDING_PER_PEER),
+            connections,
             counts: Mutex::default(),
         }
     }
@@ -39,8 +37,11 @@ impl PendingHeaders {
     /// Counts a connection of `peer`; `None` when that peer, or all peers together, have reached their limit.
     pub(crate) fn enter(&self, peer: IpAddr, limits: &HeaderLimits) -> Option<PendingGuard<'_>> {
         let mut counts = self.counts.lock();
-        let max = limits.pending.unwrap_or(self.default_max);
-        let max_per_peer = limits.pending_per_peer.unwrap_or(self.default_max_per_peer);
+        let connections = self.connections.get();
+        let default_max = (connections / 2).clamp(1, MAX_PENDING);
+        let default_max_per_peer = (connections / 4).clamp(1, MAX_PENDING_PER_PEER);
+        let max = limits.pending.unwrap_or(default_max);
+        let max_per_peer = limits.pending_per_peer.unwrap_or(default_max_per_peer);
         if counts.total >= max || counts.get(peer) >= max_per_peer {
             return None;
         }
@@ -73,7 +74,7 @@ mod tests {
             pending_per_peer: Some(2),
             ..HeaderLimits::default()
         };
-        let pending = PendingHeaders::new(1000);
+        let pending = PendingHeaders::new(MaxConnections::new(1000));
         let enter = |last| pending.enter(IpAddr::from([192, 0, 2, last]), &limits);
         let (first, _second) = (enter(1).unwrap(), enter(1).unwrap());
         assert!(enter(1).is_none(), "two of one peer");
@@ -89,7 +90,7 @@ mod tests {
         let limits = HeaderLimits::default();
         for (connections, max_per_peer, max) in [(1, 1, 1), (434, 108, 217), (100_000, 1024, 8192)]
         {
-            let pending = PendingHeaders::new(connections);
+            let pending = PendingHeaders::new(MaxConnections::new(connections));
             let fill = |last| {
                 let peer = IpAddr::from([192, 0, 2, last]);
                 std::iter::from_fn(|| pending.enter(peer, &limits)).collect::<Vec<_>>()
@@ -98,5 +99,16 @@ mod tests {
             assert_eq!(guards[0].len(), max_per_peer, "{connections}");
             assert_eq!(guards.iter().map(Vec::len).sum::<usize>(), max);
         }
+    }
+
+    #[test]
+    fn limits_that_are_not_configured_follow_the_limit_of_connections() {
+        let connections = MaxConnections::new(400);
+        let pending = PendingHeaders::new(connections.clone());
+        let (peer, limits) = (IpAddr::from([192, 0, 2, 1]), HeaderLimits::default());
+        let _guards: Vec<_> = (0..50).map(|_| pending.enter(peer, &limits)).collect();
+        assert!(pending.enter(peer, &limits).is_some());
+        connections.lower(200);
+        assert!(pending.enter(peer, &limits).is_none());
     }
 }

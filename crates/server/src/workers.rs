@@ -27,7 +27,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread::JoinHandle;
 
 use peername_sys::NameCall;
-use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use self::balance::balancers;
 use self::calls::WorkerCalls;
@@ -43,12 +43,13 @@ use self::phases::{Phase, Phases};
 pub use self::serve::{Incoming, Serve};
 pub use self::waiting_threads::WorkerThreads;
 use crate::listeners::{ListenerId, Listeners};
+use crate::max_connections::MaxConnections;
 
 /// The numbers of connections and pipes that the descriptor limit allows.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Capacity {
     /// Connections open at once; further ones wait in the accept backlog.
-    pub connections: usize,
+    pub connections: MaxConnections,
     /// Pipes for splice(2) per worker; a worker that has used them up copies.
     pub pipes_per_worker: usize,
 }
@@ -62,15 +63,9 @@ pub struct Workers {
     exits: mpsc::UnboundedReceiver<usize>,
     commands: Vec<mpsc::UnboundedSender<WorkerCommand>>,
     loads: Vec<Arc<WorkerLoad>>,
-    permits: Arc<Semaphore>,
+    limit: LimitHandle,
     /// Listening sockets closed since their descriptors were last released.
     closed: Arc<AtomicUsize>,
-    /// Descriptors reserved since the start; negative where more were released.
-    reserved: isize,
-    /// Permits withheld for the reserved descriptors.
-    withheld: isize,
-    /// All permits, including those that connections hold.
-    limit: Arc<AtomicUsize>,
 }
 
 /// Starts a worker for each set of sockets, each on one of the threads, of which there are as many. The tasks of each list are
@@ -83,8 +78,6 @@ pub fn start<S: Serve>(
     capacity: Capacity,
 ) -> Workers {
     let (phase, _) = watch::channel(Phase::Serve);
-    let connections = capacity.connections.min(Semaphore::MAX_PERMITS);
-    let permits = Arc::new(Semaphore::new(connections));
     let (exit, exits) = mpsc::unbounded_channel();
     let mut workers = Workers {
         phase,
@@ -92,11 +85,8 @@ pub fn start<S: Serve>(
         exits,
         commands: Vec::new(),
         loads: Vec::new(),
-        permits,
+        limit: LimitHandle::new(capacity.connections),
         closed: Arc::default(),
-        reserved: 0,
-        withheld: 0,
-        limit: Arc::new(AtomicUsize::new(connections)),
     };
     let per_worker = listeners.into_per_worker();
     let count = per_worker.len();
@@ -109,7 +99,7 @@ pub fn start<S: Serve>(
         workers.loads.push(Arc::clone(&load));
         let worker = Worker {
             service: Arc::clone(service),
-            limit: ConnectionLimit::new(Arc::clone(&workers.permits)),
+            limit: ConnectionLimit::new(Arc::clone(&workers.limit.permits)),
             closed: Arc::clone(&workers.closed),
             phases: Phases::new(workers.phase.subscribe()),
             commands: received,
@@ -162,50 +152,19 @@ impl Workers {
 
     /// A handle to the limit on open connections.
     pub fn limit(&self) -> LimitHandle {
-        LimitHandle {
-            permits: Arc::clone(&self.permits),
-            limit: Arc::clone(&self.limit),
-        }
+        self.limit.clone()
     }
 
     /// The number of descriptors that are left for further connections.
     pub fn free_descriptors(&self) -> usize {
-        2 * self.permits.available_permits()
-    }
-
-    /// Takes descriptors from those that are left for connections, which need two each.
-    pub fn reserve_descriptors(&mut self, descriptors: usize) {
-        self.reserved = self.reserved.saturating_add_unsigned(descriptors);
-        self.adjust_permits();
-    }
-
-    /// Returns descriptors that were reserved, or open before the start.
-    pub fn release_descriptors(&mut self, descriptors: usize) {
-        self.reserved = self.reserved.saturating_sub_unsigned(descriptors);
-        self.adjust_permits();
-    }
-
-    /// Adjusts the permits to the sum of reserved descriptors: rounding each reservation by itself would lose a permit
-    /// per reload. Permits that connections hold now are withheld at the next call.
-    fn adjust_permits(&mut self) {
-        let wanted = self.reserved.saturating_add(1).div_euclid(2);
-        let change = wanted.saturating_sub(self.withheld);
-        let permits = change.unsigned_abs();
-        if change > 0 {
-            let taken = self.permits.forget_permits(permits);
-            self.limit.fetch_sub(taken, Relaxed);
-            self.withheld = self.withheld.saturating_add_unsigned(taken);
-        } else {
-            self.permits.add_permits(permits);
-            self.limit.fetch_add(permits, Relaxed);
-            self.withheld = wanted;
-        }
+        2 * self.limit.permits.available_permits()
     }
 
     /// Accepts from these listeners too, with fewer descriptors left for connections.
     pub fn open(&mut self, listeners: Listeners) {
         let per_worker = listeners.into_per_worker();
-        self.reserve_descriptors(per_worker.iter().map(Vec::len).sum());
+        self.limit
+            .reserve_descriptors(per_worker.iter().map(Vec::len).sum());
         for (worker, listeners) in self.commands.iter().zip(per_worker) {
             // A worker that has exited ends the process.
             let _ = worker.send(WorkerCommand::Open(listeners));
@@ -234,7 +193,7 @@ impl Workers {
         }
         // Listeners with a backlog are closed later; their descriptors are released by the next call.
         let closed = self.closed.swap(0, Relaxed);
-        self.release_descriptors(closed);
+        self.limit.release_descriptors(closed);
     }
 
     /// Returns every listening socket, for a process that takes over. The sockets are in the order of the workers. They are not

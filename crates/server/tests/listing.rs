@@ -10,6 +10,7 @@ use anyhow::{Result, ensure};
 use futures_util::StreamExt;
 use peername_observe::connections::ConnectionSource;
 use peername_server::listeners::{ExistingListeners, InheritedSockets, ListenerId, Listeners};
+use peername_server::max_connections::MaxConnections;
 use peername_server::workers::connections::{ConnectionEntry, OpenConnections};
 use peername_server::workers::{self, Capacity, Incoming, Serve, WorkerThreads};
 use peername_sys::event::readiness::register_stream;
@@ -42,7 +43,7 @@ fn listing_does_not_pause_the_worker() -> Result<()> {
     let listeners = Listeners::open(&wanted, &existing, 1, &mut inherited)?;
     let port = listeners.addrs()[0].port();
     let capacity = Capacity {
-        connections: 60_000,
+        connections: MaxConnections::new(60_000),
         pipes_per_worker: 0,
     };
     let threads = WorkerThreads::spawn(1)?;

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use peername_server::listeners::{ExistingListeners, InheritedSockets, ListenerId, Listeners};
+use peername_server::max_connections::MaxConnections;
 use peername_server::workers::connections::ConnectionEntry;
 use peername_server::workers::{
     self, Capacity, Incoming, Serve, WorkerTask, WorkerThreads, Workers,
@@ -186,7 +187,7 @@ fn start_workers(
     let listeners = Listeners::open(&wanted, &existing, count, &mut inherited)?;
     let addr = listeners.addrs()[0];
     let capacity = Capacity {
-        connections: 1000,
+        connections: MaxConnections::new(1000),
         pipes_per_worker: 0,
     };
     let threads = WorkerThreads::spawn(count)?;

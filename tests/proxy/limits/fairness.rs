@@ -1,12 +1,13 @@
 //! Fairness: a peer or client that takes all connections it can get leaves some for the others.
 
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use crate::harness::addr::{LISTEN_V4, TARGET_V4, fresh_client_v4, v4};
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
-use crate::harness::lab::{Lab, wait_until};
+use crate::harness::lab::{Lab, Scratch, wait_until};
 use crate::harness::peername::{Peername, words};
 use crate::harness::rig::proxy::{ProxyRig, connect_client, header_for};
 
@@ -50,6 +51,87 @@ fn forward_leaves_connections_for_other_clients() {
         assert!(elapsed < Duration::from_secs(1), "{elapsed:?}");
     }
     forward.wait_logged("too_many_connections");
+}
+
+/// A reload that adds UDP leaves fewer connections to TCP. One client of `forward` can't have all of these either.
+#[test]
+fn forward_leaves_connections_for_other_clients_after_a_reload() {
+    let table = |listen, more| {
+        format!("[[forward]]\nlisten = [\"{listen}\"]\nto = \"{TARGET_V4}\"\n{more}")
+    };
+    let udp = [table(udp_at(8101), "protocol = \"udp\"\n")];
+    let rig = ReloadedRig::new("forward", table(LISTEN_V4, ""), &udp);
+    let _greedy = rig.open_all();
+    let _served = rig.process.accept_until_full(&rig.backend);
+    rig.assert_serves_another_peer();
+    rig.process.wait_logged("too_many_connections");
+}
+
+/// Nor can a peer that sends no headers.
+#[test]
+fn silent_peer_does_not_delay_the_others_after_reloads() {
+    let table = |listen, more| {
+        format!(
+            "[[listen]]\nlisten = [\"{listen}\"]\ntarget = \"{TARGET_V4}\"\ntrust = [\"10.81.0.0/24\"]\n{more}"
+        )
+    };
+    let udp = [8101, 8102, 8103].map(|port| table(udp_at(port), "protocol = \"udp\"\n"));
+    let tcp = table(LISTEN_V4, "header-timeout = \"60s\"\n");
+    let rig = ReloadedRig::new("proxy", tcp, &udp);
+    let _silent = rig.open_all();
+    rig.assert_serves_another_peer();
+    rig.process.wait_logged("too_many_pending");
+}
+
+/// A command with few descriptors, to which reloads have added tables.
+struct ReloadedRig {
+    process: Peername,
+    backend: Backend,
+    lab: Lab,
+}
+
+impl ReloadedRig {
+    fn new(command: &str, mut tables: String, added: &[String]) -> Self {
+        let (lab, files) = (Lab::new(), Scratch::new());
+        let backend = Backend::listen(&lab.server, TARGET_V4);
+        let config = files.write("tables.toml", &tables);
+        let few_descriptors = ["prlimit", "--nofile=512:512"];
+        let args = [command, "--config", &config];
+        let process = Peername::start_through(&lab.server, &few_descriptors, &args, &[LISTEN_V4]);
+        for table in added {
+            tables += table;
+            files.write("tables.toml", &tables);
+            process.reload("reloaded");
+        }
+        Self {
+            process,
+            backend,
+            lab,
+        }
+    }
+
+    /// Opens as many connections of one peer as it can get.
+    fn open_all(&self) -> Vec<Conn> {
+        (0..400)
+            .filter_map(|_| Conn::try_connect(&self.lab.balancer, LISTEN_V4))
+            .collect()
+    }
+
+    #[track_caller]
+    fn assert_serves_another_peer(&self) {
+        for _ in 0..5 {
+            let start = Instant::now();
+            let header = header_for(fresh_client_v4());
+            let _down = Conn::connect_and_send(&self.lab.server, LISTEN_V4, &header);
+            let _up = self.backend.accept();
+            let elapsed = start.elapsed();
+            assert!(elapsed < Duration::from_secs(1), "{elapsed:?}");
+        }
+    }
+}
+
+const fn udp_at(port: u16) -> SocketAddr {
+    v4([10, 81, 0, 1], port)
 }
 
 /// `--idle-timeout` ends a connection of `forward` on which no byte moves in either direction, even after its client's FIN.

@@ -93,7 +93,7 @@ impl Command for Args {
         let forwarder = Forwarder {
             services: services.clone(),
             counters: Arc::clone(&counters),
-            client_limit: Arc::new(ClientLimit::new(capacity.connections)),
+            client_limit: Arc::new(ClientLimit::new(capacity.connections.clone())),
         };
         let udp = join(groups.iter().flat_map(|group| group.sockets.addrs()));
         let tcp = join(opened.sockets.tcp.addrs());

@@ -40,6 +40,7 @@ use peername_intercept::upstream::trust::TrustError;
 use peername_observe::admin::history::History;
 use peername_observe::admin::{AdminServer, Resources};
 use peername_server::confinement::Needs;
+use peername_server::max_connections::MaxConnections;
 use peername_server::own_addresses::OwnAddresses;
 use peername_server::threads::start_request_threads;
 use peername_server::workers::services::ServiceHandle;
@@ -120,7 +121,9 @@ impl Command for Args {
         } = checked;
         let destinations = setup.destinations(&own_addresses, &listeners.sockets.bound_addresses());
         let capacity = client_capacity(&setup.common.process)?;
-        let upstream = setup.options.upstream(capacity.connections, destinations);
+        let upstream = setup
+            .options
+            .upstream(capacity.connections.get(), destinations);
         let exporter = setup.start_exporter()?;
         let roots = load_native_certs();
         let state = new_state(
@@ -129,7 +132,7 @@ impl Command for Args {
             &roots,
             upstream,
             check.clone(),
-            capacity.connections,
+            capacity.connections.clone(),
         )?;
         // Opened without the privileges of the start, because a reload does not have them either.
         let path = setup.options.log.as_deref();
@@ -190,6 +193,7 @@ impl Command for Args {
         let current = CurrentState::new(state);
         let intercept = Arc::new(Intercept::new(services.clone(), current.clone()));
         let tasks = intercept.worker_tasks(setup.common.process.workers());
+        let max_upstream = prepared.capacity.connections.get();
         let listeners = opened.start(&intercept, prepared.capacity, tasks, |_| {
             UdpTasks::default()
         })?;
@@ -201,7 +205,7 @@ impl Command for Args {
             current,
             own_addresses: prepared.own_addresses,
             can_tproxy: prepared.can_tproxy,
-            max_upstream: prepared.capacity.connections,
+            max_upstream,
             exporter: prepared.exporter,
             log: prepared.log,
         };
@@ -248,7 +252,7 @@ pub(crate) fn new_state(
     native: &CertificateResult,
     upstream: UpstreamConfig,
     check: Option<CheckService>,
-    connections: usize,
+    connections: MaxConnections,
 ) -> anyhow::Result<InterceptState> {
     let upstream = Upstream::new(upstream, native, &authority.certificates());
     let upstream = upstream.map_err(|error| match error {
@@ -301,7 +305,7 @@ pub(crate) fn usual_needs(ca: Option<PathBuf>) -> Needs {
 pub(crate) fn client_capacity(process: &Process) -> anyhow::Result<Capacity> {
     let capacity = descriptors::capacity(process, TASKS_PER_WORKER, 0)?;
     Ok(Capacity {
-        connections: (capacity.connections * 4 / 5).max(1),
+        connections: MaxConnections::new((capacity.connections.get() * 4 / 5).max(1)),
         ..capacity
     })
 }

@@ -245,7 +245,7 @@ impl RunningListeners {
         replace_services();
         for group in change.opened.groups {
             let (worker_tasks, group) = RunningUdpGroup::begin(group, &udp_tasks);
-            self.workers.reserve_descriptors(group.descriptors);
+            self.workers.limit().reserve_descriptors(group.descriptors);
             self.workers.spawn(worker_tasks);
             self.groups.push(group);
         }
@@ -324,7 +324,7 @@ impl RunningListeners {
             })
             .collect();
         for group in removed_groups {
-            self.workers.release_descriptors(group.descriptors);
+            self.workers.limit().release_descriptors(group.descriptors);
             let is_replaced = change.opened.groups.iter().any(|new| group.overlaps(new));
             if is_replaced || group.is_covered(&change.wanted) {
                 group.drain_guard.end().await;

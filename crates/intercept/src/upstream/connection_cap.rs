@@ -9,6 +9,7 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 use peername_observe::encode;
 use peername_server::access::client_limit::{ClientLimit, ClientPermit};
+use peername_server::max_connections::MaxConnections;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 
@@ -40,7 +41,7 @@ impl ConnectionCap {
         Self {
             max,
             connections: AtomicUsize::new(0),
-            shares: Arc::new(ClientLimit::new(max)),
+            shares: Arc::new(ClientLimit::new(MaxConnections::new(max))),
             pools: Mutex::default(),
         }
     }

@@ -10,11 +10,12 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::address_counts::AddressCounts;
+use crate::max_connections::MaxConnections;
 
 /// Limits the connections of each client to a share of all.
 #[derive(Debug)]
 pub struct ClientLimit {
-    capacity: usize,
+    capacity: MaxConnections,
     counts: Mutex<AddressCounts>,
 }
 
@@ -27,7 +28,7 @@ pub struct ClientPermit {
 
 impl ClientLimit {
     /// A limit for `capacity` connections in all.
-    pub fn new(capacity: usize) -> Self {
+    pub fn new(capacity: MaxConnections) -> Self {
         Self {
             capacity,
             counts: Mutex::default(),
@@ -39,7 +40,7 @@ impl ClientLimit {
     pub fn try_acquire(self: &Arc<Self>, client: IpAddr) -> Option<ClientPermit> {
         let client = client_prefix(client);
         let mut counts = self.counts.lock();
-        let free = self.capacity.saturating_sub(counts.total);
+        let free = self.capacity.get().saturating_sub(counts.total);
         let held = counts.get(client);
         // A client without a connection always gets one.
         if held > 0 && held >= 2 * free {
@@ -75,7 +76,7 @@ mod tests {
 
     #[test]
     fn client_that_takes_all_it_can_leaves_connections_for_others() {
-        let limit = Arc::new(ClientLimit::new(600));
+        let limit = Arc::new(ClientLimit::new(MaxConnections::new(600)));
         let mut permits = Vec::new();
         let mut fill = |last: u8| {
             let client = IpAddr::from([192, 0, 2, last]);
@@ -90,5 +91,18 @@ mod tests {
         drop(permits);
         assert_eq!(limit.counts.lock().total, 0);
         assert!(limit.counts.lock().by_address.is_empty());
+    }
+
+    #[test]
+    fn share_of_a_client_follows_the_limit() {
+        let capacity = MaxConnections::new(600);
+        let limit = Arc::new(ClientLimit::new(capacity.clone()));
+        let client = IpAddr::from([192, 0, 2, 1]);
+        let permits: Vec<_> = (0..201).filter_map(|_| limit.try_acquire(client)).collect();
+        assert_eq!(permits.len(), 201);
+        capacity.lower(300);
+        assert!(limit.try_acquire(client).is_none());
+        capacity.raise(300);
+        assert!(limit.try_acquire(client).is_some());
     }
 }

@@ -96,7 +96,7 @@ impl Control {
         let proxy = Arc::new(TcpProxy::new(
             services.clone(),
             counters,
-            capacity.connections,
+            capacity.connections.clone(),
         ));
         let udp_tasks = shared.udp_tasks(&services);
         let listeners = opened.start(&proxy, capacity, Vec::new(), udp_tasks)?;

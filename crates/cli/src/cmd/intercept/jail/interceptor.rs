@@ -253,7 +253,9 @@ impl Interceptor {
                 .extend(outer_names.map(AllowedDestination::with_all_ports));
         }
         let capacity = client_capacity(&setup.common.process)?;
-        let upstream = setup.options.upstream(capacity.connections, destinations);
+        let upstream = setup
+            .options
+            .upstream(capacity.connections.get(), destinations);
         let exporter = setup.start_exporter()?;
         let state = new_state(
             &setup,
@@ -261,7 +263,7 @@ impl Interceptor {
             &self.host_roots,
             upstream,
             check.clone(),
-            capacity.connections,
+            capacity.connections.clone(),
         )?;
         drop(self.host_roots);
         let confinement = setup.common.process.sandbox.confine(usual_needs(None))?;
