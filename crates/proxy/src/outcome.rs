@@ -48,7 +48,7 @@ pub enum SessionEnd {
     SocketDestroyed,
     /// epoll_ctl(2) could not register the session's socket.
     Unwatched,
-    /// The proxy stopped.
+    /// The proxy stopped, or a reload removed the session's listener.
     Stopped,
     /// A list of clients has changed, and denies the client now.
     AccessRevoked,

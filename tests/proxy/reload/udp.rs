@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use super::{PRIVILEGED, ReloadRig, table};
 use crate::harness::addr::{BALANCER_V4, LISTEN_V4, TARGET_V4, fresh_client_v4, v4};
+use crate::harness::admin::{self, ADMIN};
 use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes;
-use crate::harness::lab::wait_for;
+use crate::harness::lab::{wait_for, wait_until};
 use crate::harness::rig::proxy::front_of;
 
 /// A reload adds and removes UDP listeners as a whole. Sessions of listeners that stay go on, but datagrams of a peer that is
@@ -123,6 +124,49 @@ fn open_udp_sessions_outlive_their_listener() {
     wait_for("the port is free", || rig.lab.server.enter(bind));
     rig.reload(&with_udp, "\"reloaded\"");
     assert_answered(b"3");
+}
+
+/// One session goes on, the idle one ends. The descriptors of the listeners are left to connections once no session holds any.
+#[test]
+fn removed_udp_listener_keeps_descriptors_for_active_sessions_only() {
+    let without_udp = table(LISTEN_V4, &["10.81.0.0/24"]);
+    let with_udp =
+        without_udp.clone() + &table(udp_at(8101), &["10.81.0.0/24"]) + "protocol = \"udp\"\n";
+    let few_descriptors = ["prlimit", "--nofile=512:512"];
+    let rig = ReloadRig::start_through(&few_descriptors, &with_udp, &["--workers=1", ADMIN]);
+    let backend = DatagramSocket::bind(&rig.lab.server, TARGET_V4);
+    let balancer = DatagramSocket::bind(&rig.lab.balancer, SocketAddr::new(BALANCER_V4, 0));
+    let assert_answered = |client| {
+        let header = header_bytes::v2_udp(client, front_of(client));
+        balancer.send(udp_at(8101), &[&header, b"?"]);
+        backend.expect_datagram(b"?", client);
+        backend.send(client, &[b"!"]);
+        balancer.expect_datagram(b"!", udp_at(8101));
+    };
+    let read_limit = || {
+        let metrics = admin::get(&rig.lab.server, &[], "/metrics");
+        let mut lines = metrics.lines();
+        let limit = lines.find_map(|line| line.strip_prefix("peername_connections_limit "));
+        limit
+            .and_then(|limit| limit.parse::<usize>().ok())
+            .expect("the limit")
+    };
+    let (idle, active) = (fresh_client_v4(), fresh_client_v4());
+    assert_answered(idle);
+    assert_answered(active);
+    let before = read_limit();
+    rig.reload(&without_udp, "\"reloaded\"");
+    let mut listed = 2;
+    wait_until("the idle session has ended", || {
+        assert_answered(active);
+        assert_eq!(read_limit(), before);
+        assert_answered(active);
+        listed = admin::list(&rig.lab.server, &[], "/sessions").len();
+        listed < 2
+    });
+    assert_eq!(listed, 1);
+    assert_answered(active);
+    wait_until("the descriptors are released", || read_limit() > before);
 }
 
 const fn udp_at(port: u16) -> SocketAddr {

@@ -14,7 +14,7 @@ use anyhow::{Context, anyhow, bail, ensure};
 use peername_proxy::udp::{UdpConfig, UdpWorkers};
 use peername_server::listeners::{BindError, InheritedSockets, covers, overlap};
 use peername_server::workers::phases::{self, DrainGuard};
-use peername_server::workers::{self, Serve, WorkerTask, WorkerThreads, Workers};
+use peername_server::workers::{self, LimitHandle, Serve, WorkerTask, WorkerThreads, Workers};
 use peername_sys::Transport;
 
 use super::{
@@ -324,10 +324,13 @@ impl RunningListeners {
             })
             .collect();
         for group in removed_groups {
-            self.workers.limit().release_descriptors(group.descriptors);
             let is_replaced = change.opened.groups.iter().any(|new| group.overlaps(new));
+            let limit = self.workers.limit();
             if is_replaced || group.is_covered(&change.wanted) {
                 group.drain_guard.end().await;
+                limit.release_descriptors(group.descriptors);
+            } else {
+                tokio::spawn(group.drain(limit));
             }
         }
         closed
@@ -367,6 +370,12 @@ impl RunningUdpGroup {
             .iter()
             .filter(|(transport, _)| *transport == Transport::Udp)
             .any(|&(_, wide)| self.addresses.iter().any(|&own| covers(wide, own)))
+    }
+
+    /// Drains the group, and releases its descriptors once its sessions have ended: until then they hold them.
+    async fn drain(self, limit: LimitHandle) {
+        self.drain_guard.drain().await;
+        limit.release_descriptors(self.descriptors);
     }
 
     /// Makes the tasks that workers run for a group, and the running group, which drains them when it is dropped.

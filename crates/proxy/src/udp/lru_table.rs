@@ -258,6 +258,12 @@ impl<K: Copy + Eq + Hash, T> LruTable<K, T> {
         self.enqueue(id.slot);
     }
 
+    /// Makes entries expire after this time at the latest.
+    pub(crate) fn shorten_timeouts(&mut self, timeout: Duration) {
+        self.limits.idle = self.limits.idle.min(timeout);
+        self.limits.unanswered = self.limits.unanswered.min(timeout);
+    }
+
     /// Removes one expired entry, if there is one.
     pub(crate) fn remove_expired(&mut self, now: Instant) -> Option<T> {
         let expired = self.find_expired(now)?;

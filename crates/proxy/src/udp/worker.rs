@@ -31,7 +31,7 @@ use super::lru_table::{EntryId, TableLimits};
 use super::reply_sockets::ReplySockets;
 use super::session::OverflowCounter;
 use super::session::role::Role;
-use super::session::table::SessionTable;
+use super::session::table::{DRAIN_QUIET, SessionTable};
 use crate::telemetry::counters::Counters;
 use peername_server::addr::LocalAddr;
 use peername_server::listeners::ListenerId;
@@ -147,8 +147,8 @@ impl<R: Role> Worker<R> {
 
     /// Serves until the process stops.
     ///
-    /// While draining, the worker ends once no datagram has been received for [`DRAIN_QUIET`]: idle sessions have nothing to
-    /// wait for. Before sessions expire, the sockets are drained once, because the process may have been suspended; only once,
+    /// While draining, the worker ends once no datagram has been received for [`DRAIN_QUIET`], or its last session has ended.
+    /// Before sessions expire, the sockets are drained once, because the process may have been suspended; only once,
     /// because a flood would put off expiry for ever.
     ///
     /// # Errors
@@ -164,7 +164,7 @@ impl<R: Role> Worker<R> {
         let mut draining = phases.clone();
         let mut tick = interval(EXPIRY_INTERVAL);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        while !(self.sessions.is_draining && self.sessions.table.len() == 0) {
+        while !(self.sessions.is_draining() && self.sessions.table.len() == 0) {
             let quiet_at = self.last_activity + DRAIN_QUIET;
             tokio::select! {
                 // The end is polled before draining, because draining refuses new clients.
@@ -174,13 +174,13 @@ impl<R: Role> Worker<R> {
                     self.poll_rounds(poller)?;
                     break;
                 }
-                () = draining.wait_draining(), if !self.sessions.is_draining => {
+                () = draining.wait_draining(), if !self.sessions.is_draining() => {
                     // Serves the datagrams that were received before the signal.
                     self.poll_rounds(poller)?;
-                    self.sessions.begin_draining();
                     self.last_activity = Instant::now();
+                    self.sessions.begin_draining(self.last_activity);
                 }
-                () = sleep_until(quiet_at.into()), if self.sessions.is_draining => {
+                () = sleep_until(quiet_at.into()), if self.sessions.is_draining() => {
                     let now = Instant::now();
                     self.poll_rounds(poller)?;
                     if now.saturating_duration_since(self.last_activity) >= DRAIN_QUIET {
@@ -267,8 +267,5 @@ fn listener_of_token(token: u64) -> Option<usize> {
 const ROUNDS_PER_TURN: usize = 8;
 /// The interval at which sessions are expired. Idle timeouts are late by this at most.
 const EXPIRY_INTERVAL: Duration = Duration::from_secs(1);
-/// While draining, the worker ends when no datagram has been received for so long: a backend that has not answered by
-/// then will not.
-const DRAIN_QUIET: Duration = Duration::from_secs(1);
 /// Upper limit of listeners: more than a process has file descriptors (`fs.nr_open` is 2^20 by default).
 const MAX_LISTENERS: u64 = 1 << 24;

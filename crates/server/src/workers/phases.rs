@@ -27,11 +27,17 @@ pub struct Phases {
     guard: Option<watch::Receiver<Phase>>,
 }
 
-/// Makes its tasks drain when it is dropped ([`with_drain_guard`]).
+/// Makes its tasks drain when it is dropped, or before ([`with_drain_guard`]).
 #[derive(Debug)]
 pub struct DrainGuard(watch::Sender<Phase>);
 
 impl DrainGuard {
+    /// Drains the tasks, and returns once they have ended.
+    pub async fn drain(self) {
+        self.0.send_replace(Phase::Drain);
+        self.0.closed().await;
+    }
+
     /// Ends the tasks, and returns once they have ended.
     pub async fn end(self) {
         self.0.send_replace(Phase::End);

@@ -196,3 +196,16 @@ fn table_evicts_as_a_plain_list_does() {
         assert_eq!(keys, expected);
     }
 }
+
+#[test]
+fn shortened_timeouts_apply_to_entries_of_both_states() {
+    let mut fixture = Fixture::new();
+    fixture.add(1, 1, 0);
+    fixture.add(2, 2, 0);
+    fixture.touch(2, 1, true);
+    assert_eq!(fixture.table.remove_expired(fixture.at(10)), None);
+    fixture.table.shorten_timeouts(Duration::from_secs(10));
+    assert_eq!(fixture.table.remove_expired(fixture.at(10)), Some(1));
+    assert_eq!(fixture.table.remove_expired(fixture.at(10)), None);
+    assert_eq!(fixture.table.remove_expired(fixture.at(11)), Some(2));
+}

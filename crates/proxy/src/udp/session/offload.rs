@@ -39,11 +39,14 @@ impl<R: Role> SessionTable<R> {
         reply_to: &ReplyTo,
         epoch: Epoch,
     ) {
+        if self.is_draining() {
+            return;
+        }
         let Some(kernel) = &self.kernel else { return };
         let Some(session) = self.table.get_mut(id) else {
             return;
         };
-        if self.is_draining || !session.is_answered() {
+        if !session.is_answered() {
             return;
         }
         let candidate = session

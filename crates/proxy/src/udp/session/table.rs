@@ -42,8 +42,8 @@ pub(crate) struct SessionTable<R> {
     pub(super) counters: Arc<Counters>,
     gauge: Arc<SessionGauge>,
     listeners: Vec<LocalAddr>,
-    /// Whether new sessions are refused, because the process is stopping.
-    pub(crate) is_draining: bool,
+    /// Since when new sessions are refused, because the process is stopping or a reload has removed the listeners.
+    draining_since: Option<Instant>,
     /// The data path in the kernel, if it is used.
     pub(super) kernel: Option<Arc<DataPath>>,
     pub(super) egress_cache: EgressCache,
@@ -66,7 +66,7 @@ impl<R: Role> SessionTable<R> {
             counters,
             gauge,
             listeners,
-            is_draining: false,
+            draining_since: None,
             kernel,
             egress_cache: EgressCache::default(),
             verification: Verification::default(),
@@ -114,7 +114,7 @@ impl<R: Role> SessionTable<R> {
     ) -> Result<EntryId, DropReason> {
         let id = match self.table.find(&admitted.key) {
             Some(id) => id,
-            None if self.is_draining => return Err(DropReason::Stopping),
+            None if self.is_draining() => return Err(DropReason::Stopping),
             None => match self.failover_candidate(admitted, now)? {
                 Some(id) => {
                     flush(self);
@@ -201,13 +201,23 @@ impl<R: Role> SessionTable<R> {
         self.table.touch(id, now, true);
     }
 
-    /// Expires idle sessions and reports the counters. Called once a second.
+    /// Expires idle sessions and reports the counters. Called once a second. While draining, a session expires after
+    /// [`DRAIN_QUIET`]: it has nothing to wait for, and keeps its descriptor from others.
     pub(crate) fn tick(&mut self, now: Instant) {
         self.role.tick(now);
         self.verify_batch(now);
+        let mut end = SessionEnd::Idle;
+        if self
+            .draining_since
+            .is_some_and(|since| now >= since + DRAIN_QUIET)
+        {
+            // Not before, because the requests that the kernel carried were not seen.
+            self.table.shorten_timeouts(DRAIN_QUIET);
+            end = SessionEnd::Stopped;
+        }
         while let Some(id) = self.table.find_expired(now) {
             if !self.touch_if_used_by_kernel(id, now) {
-                self.close(id, SessionEnd::Idle);
+                self.close(id, end);
             }
         }
         self.collect_kernel_totals();
@@ -243,11 +253,16 @@ impl<R: Role> SessionTable<R> {
     }
 
     /// Drains: refuses new sessions, and evicts all flows from the kernel, so that user space sees the sessions' datagrams.
-    pub(crate) fn begin_draining(&mut self) {
-        self.is_draining = true;
+    pub(crate) fn begin_draining(&mut self, now: Instant) {
+        self.draining_since = Some(now);
         if let Some(kernel) = &self.kernel {
             kernel.evict_all();
         }
+    }
+
+    /// Whether new sessions are refused.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining_since.is_some()
     }
 
     /// Closes all sessions.
@@ -390,5 +405,9 @@ impl<R: Role> SessionTable<R> {
 /// Receive buffer of an upstream socket in bytes, for replies while the worker does not run: 0.4 s of 20 Mbit/s. The
 /// kernel caps it at `net.core.rmem_max` and then doubles it, and takes memory only for what is queued.
 const REPLY_BUFFER_BYTES: usize = 1 << 20;
+
+/// While draining, a session for which no datagram has been received for so long ends: a backend that has not answered by then
+/// will not.
+pub(crate) const DRAIN_QUIET: Duration = Duration::from_secs(1);
 
 static DROP_LOG: Throttle = Throttle::every(Duration::from_secs(1));
