@@ -7,7 +7,7 @@ use std::time::Duration;
 use peername_proto::{Transport, V2Writer, WriteError, write_v1};
 use peername_relay::{Limits, Method, Pair, Prefix, RelayStats, relay};
 use peername_server::access::client_limit::{ClientLimit, ClientPermit};
-use peername_server::access::clients::ClientAccess;
+use peername_server::access::clients::{ClientAccess, ClientRefusal};
 use peername_server::addr::{ClaimedSource, PeerAddr, Target, canonical};
 use peername_server::listeners::ListenerId;
 use peername_server::workers::connections::ConnectionEntry;
@@ -53,6 +53,13 @@ pub struct ForwardService {
     pub limits: Limits,
     /// Which clients may connect. There is no header here: the client is the peer.
     pub clients: Arc<ClientAccess>,
+}
+
+/// The service of a connection: that of its listener at accept(2).
+#[derive(Clone, Debug)]
+pub struct AcceptingForward {
+    listener: ListenerId,
+    service: Arc<ForwardService>,
 }
 
 /// Forwards each connection by the service that its listener has at the time of accept(2).
@@ -111,24 +118,25 @@ impl HeaderTemplate {
 }
 
 impl Serve for Forwarder {
-    type Context = Option<Arc<ForwardService>>;
+    type Context = Option<AcceptingForward>;
 
     fn context(&self, listener: ListenerId) -> Self::Context {
-        self.services.load().get(listener).map(Arc::clone)
+        let service = Arc::clone(self.services.load().get(listener)?);
+        Some(AcceptingForward { listener, service })
     }
 
     fn serve(
         self: Arc<Self>,
         incoming: Incoming,
         entry: Arc<ConnectionEntry>,
-        service: Self::Context,
+        accepting: Self::Context,
     ) -> impl Future<Output = ()> + Send + 'static {
-        let source = service
+        let source = accepting
             .as_ref()
-            .and_then(|service| service.header_template.source);
+            .and_then(|accepting| accepting.service.header_template.source);
         entry.set_client(ClaimedSource::canonical(source.unwrap_or(incoming.peer.0)));
         let record = ConnectionRecord::begin(&self.counters, &incoming, entry);
-        self.forward(incoming, record, service)
+        self.forward(incoming, record, accepting)
     }
 }
 
@@ -137,12 +145,15 @@ impl Forwarder {
         self: Arc<Self>,
         incoming: Incoming,
         record: ConnectionRecord,
-        service: Option<Arc<ForwardService>>,
+        accepting: Option<AcceptingForward>,
     ) {
-        let opened = match service {
-            Some(service) => {
-                record.set_target(service.target);
-                service.open(incoming, &self).await
+        let opened = match accepting {
+            Some(accepting) => {
+                record.set_target(accepting.service.target);
+                match self.admit(&accepting, incoming.peer) {
+                    Ok(()) => accepting.service.open(incoming, &self).await,
+                    Err(refusal) => Err(refuse(&incoming.stream, refusal.into())),
+                }
             }
             None => Err(refuse(&incoming.stream, Failure::NoService)),
         };
@@ -151,6 +162,19 @@ impl Forwarder {
             Err(failure) => Outcome::Failed(failure),
         };
         record.end(outcome);
+    }
+
+    /// Applies the lists of clients that the connection was accepted with, and those that are in force now: after accept(2),
+    /// while another worker handed the connection off, a reload may have denied its client. To be called once the connection is
+    /// listed, so that a later change finds the connection and ends it.
+    ///
+    /// Only the former are left for a listener that a reload has closed. A changed list file changes these, too.
+    fn admit(&self, accepting: &AcceptingForward, peer: PeerAddr) -> Result<(), ClientRefusal> {
+        accepting.service.clients.judge(peer.ip())?;
+        match self.services.load().get(accepting.listener) {
+            Some(in_force) => in_force.clients.judge(peer.ip()),
+            None => Ok(()),
+        }
     }
 }
 
@@ -178,9 +202,6 @@ impl OpenedConn {
 impl ForwardService {
     async fn open(&self, incoming: Incoming, forwarder: &Forwarder) -> Result<OpenedConn, Failure> {
         let Incoming { stream, peer, .. } = incoming;
-        if let Err(refusal) = self.clients.judge(peer.ip()) {
-            return Err(refuse(&stream, refusal.into()));
-        }
         let Some(permit) = forwarder.client_limit.try_acquire(peer.ip()) else {
             return Err(refuse(&stream, Failure::TooManyConnections));
         };
@@ -240,5 +261,53 @@ impl ForwardService {
             })?;
         counters.count_connected(started.elapsed());
         Ok(upstream)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use peername_server::access::clients::{ListOptions, RequiredTlvs};
+    use peername_server::max_connections::MaxConnections;
+    use peername_server::workers::services::Services;
+
+    use super::*;
+
+    fn services(listener: ListenerId, denied: &str) -> Services<ForwardService> {
+        let options = ListOptions {
+            deny: vec![denied.to_owned()],
+            ..ListOptions::default()
+        };
+        let clients = ClientAccess::new(options, RequiredTlvs::default()).unwrap();
+        let service = ForwardService {
+            target: Target("192.0.2.20:443".parse().unwrap()),
+            header_template: HeaderTemplate::v1("192.0.2.1:4000".parse().unwrap()),
+            connect_timeout: Duration::from_secs(1),
+            limits: Limits::default(),
+            clients: Arc::new(clients),
+        };
+        [(listener, Arc::new(service))].into_iter().collect()
+    }
+
+    /// A worker hands the connection off to another one, which reports the clients to end before it receives the connection.
+    #[test]
+    fn client_that_a_reload_denies_after_accept_is_refused() {
+        let listener = ListenerId(0);
+        let forwarder = Forwarder {
+            services: ServiceHandle::new(services(listener, "198.51.100.8")),
+            counters: Arc::default(),
+            client_limit: Arc::new(ClientLimit::new(MaxConnections::new(10))),
+        };
+        let peers = ["198.51.100.7:4000", "198.51.100.8:4000"];
+        let [client, denied] = peers.map(|peer| PeerAddr(peer.parse().unwrap()));
+        let accepting = forwarder.context(listener).unwrap();
+        assert!(forwarder.admit(&accepting, client).is_ok());
+        assert!(forwarder.admit(&accepting, denied).is_err());
+        let after = services(listener, "198.51.100.7");
+        forwarder.services.replace(after);
+        assert!(forwarder.admit(&accepting, client).is_err());
+        // The list of a closed listener stays.
+        forwarder.services.replace(Services::from_iter([]));
+        assert!(forwarder.admit(&accepting, client).is_ok());
+        assert!(forwarder.admit(&accepting, denied).is_err());
     }
 }
