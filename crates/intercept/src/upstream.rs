@@ -4,6 +4,7 @@ mod client_leases;
 pub mod config;
 mod connection;
 mod connection_cap;
+mod connection_permit;
 mod dialer;
 mod error;
 mod happy_eyeballs;

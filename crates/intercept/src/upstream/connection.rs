@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 use tokio::time::Instant;
 use tokio_rustls::client::TlsStream;
 
-use super::connection_cap::ConnectionPermit;
+use super::connection_permit::ConnectionPermit;
 use super::request_body::RequestBody;
 use crate::stream::corked::CorkedStream;
 use crate::stream::origin_socket::OriginSocket;

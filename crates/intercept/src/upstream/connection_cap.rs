@@ -8,11 +8,12 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use peername_observe::encode;
-use peername_server::access::client_limit::{ClientLimit, ClientPermit};
+use peername_server::access::client_limit::ClientLimit;
 use peername_server::max_connections::MaxConnections;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 
+use super::connection_permit::ConnectionPermit;
 use super::error::UpstreamError;
 use super::idle_pool::IdlePool;
 
@@ -20,7 +21,7 @@ use super::idle_pool::IdlePool;
 #[derive(Debug)]
 pub(super) struct ConnectionCap {
     max: usize,
-    connections: AtomicUsize,
+    connections: Arc<AtomicUsize>,
     /// Limits the connections that a client uses. Idle ones can be evicted, so they are in no client's share.
     shares: Arc<ClientLimit>,
     /// The workers' idle pools, whose connections may be evicted.
@@ -40,7 +41,7 @@ impl ConnectionCap {
     pub(super) fn new(max: usize) -> Self {
         Self {
             max,
-            connections: AtomicUsize::new(0),
+            connections: Arc::default(),
             shares: Arc::new(ClientLimit::new(MaxConnections::new(max))),
             pools: Mutex::default(),
         }
@@ -57,17 +58,10 @@ impl ConnectionCap {
     ///
     /// [`UpstreamError::Full`] if the cap is reached by connections in use, [`UpstreamError::ShareFull`] if the client uses its
     /// share of them.
-    pub(super) fn acquire(
-        self: &Arc<Self>,
-        client: IpAddr,
-    ) -> Result<ConnectionPermit, UpstreamError> {
+    pub(super) fn acquire(&self, client: IpAddr) -> Result<ConnectionPermit, UpstreamError> {
         let share = self.shares.try_acquire(client);
         let share = share.ok_or(UpstreamError::ShareFull(self.max))?;
-        let before = self.connections.fetch_add(1, Relaxed);
-        let permit = ConnectionPermit {
-            cap: Arc::clone(self),
-            share: Mutex::new(Some(share)),
-        };
+        let (permit, before) = ConnectionPermit::count(&self.connections, &self.shares, share);
         // An evicted connection is closed asynchronously: until then there is one connection more than the cap.
         if before < self.max || self.evict_idle() {
             return Ok(permit);
@@ -107,36 +101,6 @@ impl ConnectionCap {
     }
 }
 
-/// A permit for one connection. It counts against the cap until it is dropped.
-#[derive(Debug)]
-pub(crate) struct ConnectionPermit {
-    cap: Arc<ConnectionCap>,
-    /// Counts the connection against the share of the client that uses it; `None` while it is idle.
-    share: Mutex<Option<ClientPermit>>,
-}
-
-impl ConnectionPermit {
-    /// Counts an idle connection against the share of this client, which uses it from now on. Returns `false` if the client
-    /// has its share already.
-    pub(super) fn lease_to(&self, client: IpAddr) -> bool {
-        let share = self.cap.shares.try_acquire(client);
-        let is_granted = share.is_some();
-        *self.share.lock() = share;
-        is_granted
-    }
-
-    /// Counts the connection against no client's share any more, because it is idle.
-    pub(super) fn release(&self) {
-        *self.share.lock() = None;
-    }
-}
-
-impl Drop for ConnectionPermit {
-    fn drop(&mut self) {
-        self.cap.connections.fetch_sub(1, Relaxed);
-    }
-}
-
 /// Collects the gauges of the cap and the pools.
 #[derive(Debug)]
 pub(super) struct PoolCollector(pub(super) Arc<ConnectionCap>);
@@ -162,7 +126,7 @@ mod tests {
 
     #[test]
     fn client_that_uses_its_share_leaves_connections_for_others() {
-        let cap = Arc::new(ConnectionCap::new(6));
+        let cap = ConnectionCap::new(6);
         let [client, another]: [IpAddr; 2] = [1, 2].map(|last| [192, 0, 2, last].into());
         let permits: Vec<_> = std::iter::from_fn(|| cap.acquire(client).ok()).collect();
         assert_eq!(permits.len(), 4);

@@ -24,7 +24,8 @@ use super::config::UpstreamConfig;
 use super::connection::{
     Connection, ConnectionInfo, OpenTunnel, Sender, StreamLimit, TlsConnection,
 };
-use super::connection_cap::{ConnectionCap, ConnectionPermit, PoolCollector};
+use super::connection_cap::{ConnectionCap, PoolCollector};
+use super::connection_permit::ConnectionPermit;
 use super::error::{FailedAttempt, UpstreamError};
 use super::happy_eyeballs;
 use super::idle_pool::{IdlePool, PoolKey};

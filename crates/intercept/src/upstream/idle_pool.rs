@@ -185,8 +185,6 @@ const MAX_IDLE: usize = 2048;
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use hyper::client::conn::http1;
     use hyper_util::rt::TokioIo;
 
@@ -197,7 +195,7 @@ mod tests {
 
     #[tokio::test]
     async fn connection_beyond_a_clients_share_stays_as_old_as_it_is() {
-        let cap = Arc::new(ConnectionCap::new(3));
+        let cap = ConnectionCap::new(3);
         let [client, another]: [IpAddr; 2] = [1, 2].map(|last| [192, 0, 2, last].into());
         let permit = cap.acquire(another).unwrap();
         permit.release();
