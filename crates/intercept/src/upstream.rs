@@ -37,6 +37,7 @@ use crate::policy::destination::{Requested, SharedRules};
 use crate::request::id::Id;
 
 pub use client_leases::ClientLeases;
+use client_leases::FailedDial;
 pub(crate) use client_leases::Lease;
 use config::UpstreamConfig;
 pub(crate) use connection::ConnectionInfo;
@@ -308,13 +309,15 @@ impl Upstream {
             let connection = self.dialer.connect(key, leases.client).await?;
             return Ok(Lease::new(leases, key, connection));
         }
-        // Single flight: one of several concurrent requests dials, and the others get its connection or its error.
+        // Single flight: one of several concurrent requests dials, and the others with its key get its connection or its error.
         let mut last_failure = leases.dialling.lock().await;
         if let Some(lease) = Lease::reuse_opened_since(leases, key, started) {
             return Ok(lease);
         }
-        if let Some((_, failed)) = last_failure.as_ref().filter(|(at, _)| *at > started) {
-            return Err(failed.clone());
+        if let Some(failed) = &*last_failure
+            && let Some(cause) = failed.cause_for(key, started)
+        {
+            return Err(cause.clone());
         }
         let connection = if self.is_http1_only(&key.to, key.original_dst) {
             // Over HTTP/1.1 each request needs a connection of its own, so they dial concurrently.
@@ -325,7 +328,7 @@ impl Upstream {
             *last_failure = connected
                 .as_ref()
                 .err()
-                .map(|failed| (Instant::now(), failed.clone()));
+                .map(|cause| FailedDial::new(key, cause));
             let connection = connected?;
             self.speaks_http2
                 .insert((key.to.clone(), key.original_dst), connection.is_http2());

@@ -78,3 +78,24 @@ fn listed_destination_is_reached() {
     let problem = rig.curl_problem(&["https://private.test/"]);
     assert_eq!(problem["code"], "destination_not_public", "{problem}");
 }
+
+/// Both requests are on one HTTP/2 connection, and wait for a connection to the origin at the same time. The address does not
+/// answer.
+#[test]
+fn request_whose_rule_names_the_port_does_not_get_the_refusal_of_one_whose_rule_does_not() {
+    let stage = InterceptLab::new();
+    let hosts = stage.scratch.read("hosts") + "9.9.9.9 public.test\n";
+    stage.scratch.write("hosts", &hosts);
+    let rig = stage.start(&[
+        "--allow=GET public.test:9000/x",
+        "--allow=public.test/y",
+        "--connect-timeout=1s",
+    ]);
+    let client = include_str!("concurrent_client.py");
+    let printed = rig.run_python_client(client, &["public.test:9000", "/y", "/x"]);
+    let [without, with] = printed.lines().collect::<Vec<_>>()[..] else {
+        panic!("two lines: {printed}");
+    };
+    assert_eq!(without, "/y 403 destination_port");
+    assert!(with.contains(" connect_"), "{with}");
+}

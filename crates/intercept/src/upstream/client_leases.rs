@@ -35,8 +35,32 @@ pub struct ClientLeases {
     http2: Mutex<Vec<Weak<Http2Lease>>>,
     /// Whether the pool may hold connections that are private to this client connection.
     has_private: AtomicBool,
-    /// Locked while a request dials. Contains the last failure, with its time.
-    pub(super) dialling: tokio::sync::Mutex<Option<(Instant, FailedAttempt)>>,
+    /// Locked while a request dials.
+    pub(super) dialling: tokio::sync::Mutex<Option<FailedDial>>,
+}
+
+/// The failure of the last dial, for the requests that have waited for it.
+#[derive(Debug)]
+pub(super) struct FailedDial {
+    at: Instant,
+    key: PoolKey,
+    cause: FailedAttempt,
+}
+
+impl FailedDial {
+    /// The failure of a dial for this key, which has just ended.
+    pub(super) fn new(key: &PoolKey, cause: &FailedAttempt) -> Self {
+        Self {
+            at: Instant::now(),
+            key: key.clone(),
+            cause: cause.clone(),
+        }
+    }
+
+    /// The cause, if the failure is also that of a request with this key which has waited since `since`.
+    pub(super) fn cause_for(&self, key: &PoolKey, since: Instant) -> Option<&FailedAttempt> {
+        (self.at > since && self.key == *key).then_some(&self.cause)
+    }
 }
 
 impl ClientLeases {
