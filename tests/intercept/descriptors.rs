@@ -1,6 +1,6 @@
 //! Shortage of descriptors and of epoll watches.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::harness::addr::v4;
 use crate::harness::backend::Backend;
@@ -103,6 +103,40 @@ fn idle_connections_are_evicted_first() {
             "the one that has been idle longest"
         );
     }
+}
+
+/// A name has six addresses that do not answer, and each request tries them with a socket for each.
+#[test]
+fn dead_addresses_of_one_name_cannot_take_all_descriptors() {
+    let stage = InterceptLab::new();
+    let dead: String = (81..=86)
+        .map(|last| format!("10.81.0.{last} dead.test\n"))
+        .collect();
+    let hosts = stage.scratch.read("hosts") + &dead;
+    stage.scratch.write("hosts", &hosts);
+    let rig = stage.start_through(&["prlimit", "--nofile=128"], &["--workers=1"]);
+    rig.lab.client.add_addresses("eth0", &["203.0.113.10/24"]);
+    let crowd: Vec<_> = (0..30)
+        .filter_map(|_| {
+            // Some are reset at once, because this client has its share already.
+            let conn = Conn::try_connect(&rig.lab.client, PROXY_ADDR)?;
+            conn.send_if_open(b"GET http://dead.test/ HTTP/1.1\r\nHost: dead.test\r\n\r\n")
+                .then_some(conn)
+        })
+        .collect();
+    // The attempts begin within two seconds; the kernel gives up the first ones after three.
+    let deadline = Instant::now() + Duration::from_secs(2);
+    while Instant::now() < deadline {
+        let other = ["--interface", "203.0.113.10", "http://a.test/echo"];
+        assert_eq!(rig.curl_status(&other), 200);
+    }
+    drop(crowd);
+    let lines = rig.wait_audit_lines("/", 10);
+    assert!(
+        lines.iter().all(|line| line["code"] != "proxy_exhausted"),
+        "{lines:?}"
+    );
+    assert!(!rig.proxy.log().contains("Too many open files"));
 }
 
 /// Starts a proxy that has few descriptors. Asserts that a request of a client that uses its share of the connections to origins

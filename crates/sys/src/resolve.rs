@@ -5,6 +5,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ptr;
 
+use crate::Errno;
 use crate::process::confine::files;
 
 /// Why a name has no address.
@@ -16,6 +17,9 @@ pub enum ResolveError {
     /// No resolver could be reached, or it answered with an error.
     #[error("{0}")]
     Lookup(String),
+    /// A system call of the resolver failed (EAI_SYSTEM).
+    #[error("{0}")]
+    System(Errno),
 }
 
 /// Checks that this process may still resolve names. If it has given up the system calls for that, getaddrinfo(3) would make
@@ -74,7 +78,10 @@ fn lookup_error(code: libc::c_int) -> ResolveError {
         return ResolveError::NoSuchName;
     }
     if code == libc::EAI_SYSTEM {
-        return ResolveError::Lookup(io::Error::last_os_error().to_string());
+        return match Errno::from_io_error(&io::Error::last_os_error()) {
+            Some(errno) => ResolveError::System(errno),
+            None => ResolveError::Lookup("a system call failed".to_owned()),
+        };
     }
     // SAFETY: gai_strerror(3) returns a static string for any number.
     let text = unsafe { CStr::from_ptr(libc::gai_strerror(code)) };

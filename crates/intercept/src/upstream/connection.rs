@@ -1,17 +1,22 @@
 //! A connection to an origin, ready for requests.
 
+use std::future::poll_fn;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use hyper::client::conn::{http1, http2};
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use parking_lot::Mutex;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 use tokio_rustls::client::TlsStream;
 
 use super::connection_permit::ConnectionPermit;
+use super::error::UpstreamError;
 use super::request_body::RequestBody;
 use crate::stream::corked::CorkedStream;
 use crate::stream::origin_socket::OriginSocket;
@@ -70,6 +75,54 @@ pub struct OpenTunnel {
 }
 
 impl Connection {
+    /// Starts HTTP/1.
+    pub(super) async fn handshake_http1<T>(
+        io: T,
+        info: Arc<ConnectionInfo>,
+    ) -> Result<Self, UpstreamError>
+    where
+        T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let (sender, driver) = http1::Builder::new()
+            .max_header_size(MAX_RESPONSE_HEAD)
+            .max_headers(MAX_RESPONSE_HEADERS)
+            .preserve_header_case(true)
+            .handshake(TokioIo::new(io))
+            .await
+            .map_err(|error| UpstreamError::BadResponse(error.to_string()))?;
+        let counted = Arc::clone(&info);
+        let mut driver = driver.with_upgrades();
+        // The driver's errors reach the request that waits for a response. The future is not an async block, which would have room
+        // for the driver twice: as a captured variable, and as the future that is awaited.
+        tokio::spawn(poll_fn(move |cx| {
+            // The connection counts against the cap until its driver ends.
+            let _counted = &counted;
+            Pin::new(&mut driver).poll(cx).map(drop)
+        }));
+        Ok(Self {
+            sender: Sender::Http1(sender),
+            info,
+        })
+    }
+
+    /// Starts HTTP/2, which is always inside TLS.
+    pub(super) async fn handshake_http2(
+        io: TlsConnection,
+        info: Arc<ConnectionInfo>,
+    ) -> Result<Self, UpstreamError> {
+        let (sender, driver) = http2::Builder::new(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .keep_alive_interval(PING_INTERVAL)
+            .max_header_list_size(MAX_RESPONSE_HEAD as u32)
+            .handshake(TokioIo::new(io))
+            .await
+            .map_err(|error| UpstreamError::BadResponse(error.to_string()))?;
+        Ok(Self {
+            sender: Sender::Http2(sender, StreamLimit::spawn(driver, Arc::clone(&info))),
+            info,
+        })
+    }
+
     pub(super) fn is_closed(&self) -> bool {
         match &self.sender {
             Sender::Http1(sender) => sender.is_closed(),
@@ -103,11 +156,11 @@ impl StreamLimit {
     pub(super) fn spawn(driver: Driver, info: Arc<ConnectionInfo>) -> Self {
         let driver = Arc::new(Mutex::new(driver));
         let limit = Self(Arc::downgrade(&driver));
-        tokio::spawn(std::future::poll_fn(move |cx| {
+        tokio::spawn(poll_fn(move |cx| {
             // The connection counts against the cap until its driver ends.
             let _counted = &info;
             let mut driver = driver.lock();
-            std::pin::Pin::new(&mut *driver).poll(cx).map(drop)
+            Pin::new(&mut *driver).poll(cx).map(drop)
         }));
         limit
     }
@@ -120,3 +173,11 @@ impl StreamLimit {
         })
     }
 }
+
+/// The maximum number of bytes of a response's head.
+const MAX_RESPONSE_HEAD: usize = 128 * 1024;
+/// The maximum number of header lines of a response: more than hyper's 100, for cookies and policies of large sites. For each
+/// response hyper initializes 64 bytes per header line.
+const MAX_RESPONSE_HEADERS: usize = 250;
+/// The time between HTTP/2 PINGs, so that a dead connection is detected before many requests wait for it.
+const PING_INTERVAL: Duration = Duration::from_secs(20);

@@ -69,6 +69,14 @@ impl ConnectionCap {
         Err(UpstreamError::Full(self.max))
     }
 
+    /// Acquires a permit for a further attempt to open a connection that has a permit. `None` if the cap is reached, since no
+    /// connection is evicted for the attempt, or if the client uses its share.
+    pub(super) fn acquire_spare(&self, client: IpAddr) -> Option<ConnectionPermit> {
+        let share = self.shares.try_acquire(client)?;
+        let (permit, before) = ConnectionPermit::count(&self.connections, &self.shares, share);
+        (before < self.max).then_some(permit)
+    }
+
     /// Counts the connections. The two numbers are not read atomically.
     pub(super) fn usage(&self) -> PoolUsage {
         let pools = self.pools.lock();

@@ -1,8 +1,6 @@
 //! Dials origins: resolves, admits the address, connects, announces the client, and encrypts.
 
-use std::future::poll_fn;
 use std::net::{IpAddr, SocketAddr};
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{
     AtomicU64,
@@ -10,20 +8,16 @@ use std::sync::atomic::{
 };
 use std::time::Duration;
 
-use hyper::client::conn::{http1, http2};
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use moka::future::Cache;
 use peername_proto::{Transport, V2Writer, kind};
 use prometheus_client::registry::Registry;
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 use super::config::UpstreamConfig;
-use super::connection::{
-    Connection, ConnectionInfo, OpenTunnel, Sender, StreamLimit, TlsConnection,
-};
+use super::connection::{Connection, ConnectionInfo, OpenTunnel, TlsConnection};
 use super::connection_cap::{ConnectionCap, PoolCollector};
 use super::connection_permit::ConnectionPermit;
 use super::error::{FailedAttempt, UpstreamError};
@@ -223,17 +217,17 @@ impl Dialer {
         if !key.tls {
             let absolute_form = self.config.proxy.is_some();
             let info = ConnectionInfo::new(addr, None, absolute_form, permit);
-            return http1_handshake(socket, info).await;
+            return Connection::handshake_http1(socket, info).await;
         }
         let stream = self.tls_handshake(key, socket).await?;
         let (_, session) = stream.get_ref();
         let version = session.protocol_version().map(tls_version);
         let info = ConnectionInfo::new(addr, version, false, permit);
         match session.alpn_protocol() {
-            Some(b"h2") => http2_handshake(stream, info).await,
+            Some(b"h2") => Connection::handshake_http2(stream, info).await,
             _ => {
                 let stream = CloseNotifyOptional::new(stream, Arc::clone(&info.lacks_close_notify));
-                http1_handshake(stream, info).await
+                Connection::handshake_http1(stream, info).await
             }
         }
     }
@@ -308,7 +302,7 @@ impl Dialer {
         }
         match (admitted.as_slice(), refused) {
             ([], Some(refused)) => Err(refused.into()),
-            (admitted, _) => Ok(happy_eyeballs::connect(admitted, limit).await?),
+            (admitted, _) => Ok(self.connect_to_any(admitted, client).await?),
         }
     }
 
@@ -329,12 +323,22 @@ impl Dialer {
         };
         let addrs = ips.into_iter().map(|ip| SocketAddr::new(ip, to.port));
         let addrs: Vec<_> = addrs.collect();
-        happy_eyeballs::connect(&addrs, limit)
-            .await
-            .map_err(|error| FailedAttempt {
+        self.connect_to_any(&addrs, client).await.map_err(|error| {
+            let FailedAttempt { error, tried } = error.into();
+            FailedAttempt {
                 error: error.in_proxy(),
-                ..error.into()
-            })
+                tried,
+            }
+        })
+    }
+
+    async fn connect_to_any(
+        &self,
+        addrs: &[SocketAddr],
+        client: IpAddr,
+    ) -> Result<(TcpStream, SocketAddr), UpstreamError> {
+        let spare_permit = || self.cap.acquire_spare(client);
+        happy_eyeballs::connect(addrs, self.config.connect_timeout, spare_permit).await
     }
 
     /// Decides on a destination that is an address. The upstream proxy resolves names, so these are not decided on.
@@ -378,49 +382,6 @@ async fn announce_client(
         .map_err(|error| UpstreamError::ProxyHeader(error.to_string()))
 }
 
-async fn http1_handshake<T>(io: T, info: Arc<ConnectionInfo>) -> Result<Connection, UpstreamError>
-where
-    T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    let (sender, driver) = http1::Builder::new()
-        .max_header_size(MAX_RESPONSE_HEAD)
-        .max_headers(MAX_RESPONSE_HEADERS)
-        .preserve_header_case(true)
-        .handshake(TokioIo::new(io))
-        .await
-        .map_err(|error| UpstreamError::BadResponse(error.to_string()))?;
-    let counted = Arc::clone(&info);
-    let mut driver = driver.with_upgrades();
-    // The driver's errors reach the request that waits for a response. The future is not an async block, which would have room
-    // for the driver twice: as a captured variable, and as the future that is awaited.
-    tokio::spawn(poll_fn(move |cx| {
-        // The connection counts against the cap until its driver ends.
-        let _counted = &counted;
-        Pin::new(&mut driver).poll(cx).map(drop)
-    }));
-    Ok(Connection {
-        sender: Sender::Http1(sender),
-        info,
-    })
-}
-
-async fn http2_handshake(
-    io: TlsConnection,
-    info: Arc<ConnectionInfo>,
-) -> Result<Connection, UpstreamError> {
-    let (sender, driver) = http2::Builder::new(TokioExecutor::new())
-        .timer(TokioTimer::new())
-        .keep_alive_interval(PING_INTERVAL)
-        .max_header_list_size(MAX_RESPONSE_HEAD as u32)
-        .handshake(TokioIo::new(io))
-        .await
-        .map_err(|error| UpstreamError::BadResponse(error.to_string()))?;
-    Ok(Connection {
-        sender: Sender::Http2(sender, StreamLimit::spawn(driver, Arc::clone(&info))),
-        info,
-    })
-}
-
 /// The causes of failed handshakes; `None` for an unknown one.
 type DiagnosisCache = Cache<(HostPort, Option<IpAddr>), Option<Incompatibility>>;
 
@@ -431,13 +392,6 @@ fn diagnosis_cache() -> DiagnosisCache {
         .build()
 }
 
-/// The maximum number of bytes of a response's head.
-const MAX_RESPONSE_HEAD: usize = 128 * 1024;
-/// The maximum number of header lines of a response: more than hyper's 100, for cookies and policies of large sites. For each
-/// response hyper initializes 64 bytes per header line.
-const MAX_RESPONSE_HEADERS: usize = 250;
-/// The time between HTTP/2 PINGs, so that a dead connection is detected before many requests wait for it.
-const PING_INTERVAL: Duration = Duration::from_secs(20);
 /// The maximum number of origins whose diagnosis is remembered.
 const MAX_DIAGNOSES: u64 = 1024;
 /// The time for which a diagnosis is remembered: a client that repeats its request causes one diagnosis in this time.

@@ -6,7 +6,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use http::StatusCode;
-use peername_sys::{is_exhaustion, is_out_of_descriptors};
+use peername_sys::resolve::ResolveError;
+use peername_sys::{Errno, is_exhaustion, is_out_of_descriptors};
 
 use super::trust::tls_diagnosis::{Incompatibility, wants_client_certificate};
 use super::trust::verifier::BadCertificate;
@@ -21,6 +22,8 @@ pub(crate) enum UpstreamError {
     NoSuchName,
     #[error("the name can't be resolved: {0}")]
     Lookup(String),
+    #[error("the name can't be resolved: {0}")]
+    LookupExhausted(Errno, Exhausted),
     #[error("the name was not resolved within {0:?}")]
     LookupTimeout(Duration),
     #[error("{0} is not an allowed destination: {1}")]
@@ -78,7 +81,7 @@ pub(crate) enum Exhausted {
 }
 
 impl Exhausted {
-    /// What connect(2) or socket(2) failed for; `None` for other errors.
+    /// What a system call failed for; `None` for other errors.
     fn from_error(error: &io::Error) -> Option<Self> {
         match error.kind() {
             io::ErrorKind::AddrNotAvailable => Some(Self::Ports),
@@ -141,9 +144,24 @@ impl FailedAttempt {
 }
 
 impl UpstreamError {
-    /// Converts an error about the origin to the same error about the upstream proxy.
-    pub(super) fn in_proxy(&self) -> Self {
-        Self::Proxy(self.to_string())
+    /// Converts an error about the origin to the same error about the upstream proxy. What this host lacks stays the same.
+    pub(super) fn in_proxy(self) -> Self {
+        match self {
+            Self::Exhausted(..) | Self::LookupExhausted(..) => self,
+            error => Self::Proxy(error.to_string()),
+        }
+    }
+
+    /// Converts the error of a lookup.
+    pub(super) fn from_lookup(error: ResolveError) -> Self {
+        match error {
+            ResolveError::NoSuchName => Self::NoSuchName,
+            ResolveError::Lookup(why) => Self::Lookup(why),
+            ResolveError::System(errno) => match Exhausted::from_error(&errno.into()) {
+                Some(exhausted) => Self::LookupExhausted(errno, exhausted),
+                None => Self::Lookup(errno.to_string()),
+            },
+        }
     }
 
     /// Converts the error of a TLS handshake with an origin.
@@ -231,7 +249,7 @@ impl UpstreamError {
             Self::ConnectTimeout(..) => "connect_timeout",
             Self::ConnectRefused(_) => "connect_refused",
             Self::Unreachable(..) => "connect_unreachable",
-            Self::Exhausted(..) => "proxy_exhausted",
+            Self::Exhausted(..) | Self::LookupExhausted(..) => "proxy_exhausted",
             Self::Full(_) | Self::ShareFull(_) => "proxy_full",
             Self::Proxy(_) => "upstream_proxy_failed",
             Self::ProxyRefused(_) => "upstream_proxy_refused",
@@ -254,9 +272,11 @@ impl UpstreamError {
     /// Whether the request reached the origin. It did, once a connection was ready for it.
     fn origin_contact(&self) -> OriginContact {
         match self {
-            Self::Destination(..) | Self::Exhausted(..) | Self::Full(_) | Self::ShareFull(_) => {
-                OriginContact::NotTried
-            }
+            Self::Destination(..)
+            | Self::Exhausted(..)
+            | Self::LookupExhausted(..)
+            | Self::Full(_)
+            | Self::ShareFull(_) => OriginContact::NotTried,
             Self::NoSuchName
             | Self::Lookup(_)
             | Self::LookupTimeout(_)
@@ -287,9 +307,10 @@ impl UpstreamError {
             | Self::ConnectTimeout(..)
             | Self::HandshakeTimeout(_)
             | Self::ResponseTimeout(_) => StatusCode::GATEWAY_TIMEOUT,
-            Self::Exhausted(..) | Self::Full(_) | Self::ShareFull(_) => {
-                StatusCode::SERVICE_UNAVAILABLE
-            }
+            Self::Exhausted(..)
+            | Self::LookupExhausted(..)
+            | Self::Full(_)
+            | Self::ShareFull(_) => StatusCode::SERVICE_UNAVAILABLE,
             Self::RequestIdle(_) => StatusCode::REQUEST_TIMEOUT,
             Self::RequestCut => StatusCode::BAD_REQUEST,
             _ => StatusCode::BAD_GATEWAY,
@@ -313,7 +334,9 @@ impl UpstreamError {
                 "a firewall or a route: try the same from the proxy's host"
             }
             Self::ConnectRefused(_) => "nothing listens there, or a firewall rejects it",
-            Self::Exhausted(.., exhausted) => exhausted.hint(),
+            Self::Exhausted(.., exhausted) | Self::LookupExhausted(_, exhausted) => {
+                exhausted.hint()
+            }
             Self::RequestIdle(_) => "see --idle-timeout",
             Self::Full(_) | Self::ShareFull(_) => {
                 "the proxy has no descriptors for more: raise LimitNOFILE"
@@ -349,8 +372,6 @@ impl From<UpstreamError> for Refusal {
 
 #[cfg(test)]
 mod tests {
-    use peername_sys::Errno;
-
     use super::*;
 
     /// More descriptors are no help against a lack of ports or memory.
@@ -367,5 +388,21 @@ mod tests {
             let error = UpstreamError::from_connect(addr, &errno.into());
             assert!(error.hint().contains(hint), "{error}: {}", error.hint());
         }
+    }
+
+    /// Also where the lookup or the connection is that of an upstream proxy.
+    #[test]
+    fn lack_of_descriptors_has_the_same_code_wherever_it_is_noticed() {
+        let addr = SocketAddr::from(([192, 0, 2, 1], 443));
+        let connect = UpstreamError::from_connect(addr, &Errno::MFILE.into());
+        let lookup = UpstreamError::from_lookup(ResolveError::System(Errno::MFILE));
+        for error in [connect, lookup] {
+            assert_eq!(error.code(), "proxy_exhausted", "{error}");
+            assert_eq!(error.status(), StatusCode::SERVICE_UNAVAILABLE, "{error}");
+            assert!(error.hint().contains("LimitNOFILE"), "{error}");
+            assert_eq!(error.clone().in_proxy().code(), "proxy_exhausted");
+        }
+        let other = UpstreamError::from_lookup(ResolveError::System(Errno::CONNREFUSED));
+        assert_eq!(other.code(), "dns_failed");
     }
 }

@@ -1,20 +1,24 @@
 //! Connects to an origin at whichever of its addresses answers first (Happy Eyeballs, RFC 8305).
 
+use std::io;
 use std::net::SocketAddr;
-use std::pin::pin;
 use std::time::Duration;
 
 use peername_sys::tcp::stream;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
+use super::connection_permit::ConnectionPermit;
 use super::error::UpstreamError;
 
 /// Connects to one of these addresses, which are in the resolver's order (RFC 6724), within `limit`.
 ///
 /// Families alternate. The next attempt begins when the last one fails, or [`ATTEMPT_DELAY`] after it began. All attempts run
 /// until one has succeeded. So an address that does not answer costs only the delay, and a slow address keeps its chance.
+///
+/// The caller has a permit for one socket. Each attempt beside a running one needs another, from `spare_permit`; without it,
+/// the attempt waits until one fails.
 ///
 /// # Errors
 ///
@@ -23,6 +27,7 @@ use super::error::UpstreamError;
 pub(super) async fn connect(
     addrs: &[SocketAddr],
     limit: Duration,
+    spare_permit: impl Fn() -> Option<ConnectionPermit>,
 ) -> Result<(TcpStream, SocketAddr), UpstreamError> {
     let (socket, addr) = match *addrs {
         [] => return Err(UpstreamError::NoSuchName),
@@ -33,7 +38,7 @@ pub(super) async fn connect(
                 .map_err(|error| UpstreamError::from_connect(addr, &error))?;
             (socket, addr)
         }
-        [first, ..] => timeout(limit, connect_staggered(addrs))
+        [first, ..] => timeout(limit, connect_staggered(addrs, spare_permit))
             .await
             .map_err(|_| UpstreamError::ConnectTimeout(first, limit))??,
     };
@@ -42,27 +47,55 @@ pub(super) async fn connect(
     Ok((socket, addr))
 }
 
-async fn connect_staggered(addrs: &[SocketAddr]) -> Result<(TcpStream, SocketAddr), UpstreamError> {
-    let mut attempts = JoinSet::new();
-    let mut last_error = UpstreamError::NoSuchName;
+async fn connect_staggered(
+    addrs: &[SocketAddr],
+    spare_permit: impl Fn() -> Option<ConnectionPermit>,
+) -> Result<(TcpStream, SocketAddr), UpstreamError> {
+    // Dropped after the attempts.
+    let mut permits = Vec::new();
+    let mut attempts = Attempts::default();
     for addr in alternate_families(addrs).into_iter().take(MAX_ATTEMPTS) {
-        attempts.spawn(async move { (addr, TcpStream::connect(addr).await) });
-        let delay = pin!(sleep(ATTEMPT_DELAY));
-        tokio::select! {
-            Some(Ok((addr, connected))) = attempts.join_next() => match connected {
-                Ok(socket) => return Ok((socket, addr)),
-                Err(error) => last_error = UpstreamError::from_connect(addr, &error),
-            },
-            () = delay => {}
+        while permits.len() < attempts.running.len() {
+            if let Some(permit) = spare_permit() {
+                permits.push(permit);
+            } else if let Some(connected) = attempts.join_next().await {
+                return Ok(connected);
+            }
+        }
+        attempts
+            .running
+            .spawn(async move { (addr, TcpStream::connect(addr).await) });
+        if let Ok(Some(connected)) = timeout(ATTEMPT_DELAY, attempts.join_next()).await {
+            return Ok(connected);
         }
     }
-    while let Some(Ok((addr, connected))) = attempts.join_next().await {
+    while !attempts.running.is_empty() {
+        if let Some(connected) = attempts.join_next().await {
+            return Ok(connected);
+        }
+    }
+    Err(attempts.last_error.unwrap_or(UpstreamError::NoSuchName))
+}
+
+/// The running attempts to connect, and the error of the one that failed last.
+#[derive(Default)]
+struct Attempts {
+    running: JoinSet<(SocketAddr, io::Result<TcpStream>)>,
+    last_error: Option<UpstreamError>,
+}
+
+impl Attempts {
+    /// Waits until an attempt has ended; `None` if it has failed. Cancel-safe.
+    async fn join_next(&mut self) -> Option<(TcpStream, SocketAddr)> {
+        let (addr, connected) = self.running.join_next().await?.ok()?;
         match connected {
-            Ok(socket) => return Ok((socket, addr)),
-            Err(error) => last_error = UpstreamError::from_connect(addr, &error),
+            Ok(socket) => Some((socket, addr)),
+            Err(error) => {
+                self.last_error = Some(UpstreamError::from_connect(addr, &error));
+                None
+            }
         }
     }
-    Err(last_error)
 }
 
 /// Orders addresses so that families alternate, beginning with the family of the first address (RFC 8305, section 4).
@@ -89,7 +122,53 @@ const MAX_ATTEMPTS: usize = 6;
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
+    use tokio::net::{TcpListener, TcpSocket};
+
     use super::*;
+    use crate::upstream::connection_cap::ConnectionCap;
+
+    #[tokio::test]
+    async fn attempt_beside_a_running_one_needs_a_permit() {
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        let silent = TcpSocket::new_v4().unwrap();
+        silent.bind(any).unwrap();
+        let silent = silent.listen(0).unwrap();
+        let silent_addr = silent.local_addr().unwrap();
+        // The kernel admits one connection more than the backlog, and drops the SYN of the next one.
+        let _backlog = TcpStream::connect(silent_addr).await.unwrap();
+        let open = TcpListener::bind(any).await.unwrap();
+        let addrs = [silent_addr, open.local_addr().unwrap()];
+        let limit = ATTEMPT_DELAY * 4;
+        let client = IpAddr::from([192, 0, 2, 1]);
+        let full = ConnectionCap::new(1);
+        let _connection = full.acquire(client).unwrap();
+        let alone = connect(&addrs, limit, || full.acquire_spare(client)).await;
+        assert!(
+            matches!(alone, Err(UpstreamError::ConnectTimeout(addr, _)) if addr == silent_addr),
+            "{alone:?}"
+        );
+        let cap = ConnectionCap::new(8);
+        let _connection = cap.acquire(client).unwrap();
+        let (_, addr) = connect(&addrs, limit, || cap.acquire_spare(client))
+            .await
+            .unwrap();
+        assert_eq!(addr, addrs[1]);
+    }
+
+    #[tokio::test]
+    async fn attempt_after_a_failed_one_needs_no_permit() {
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        let closed = TcpSocket::new_v4().unwrap();
+        closed.bind(any).unwrap();
+        let open = TcpListener::bind(any).await.unwrap();
+        let addrs = [closed.local_addr().unwrap(), open.local_addr().unwrap()];
+        let (_, addr) = connect(&addrs, Duration::from_secs(10), || None)
+            .await
+            .unwrap();
+        assert_eq!(addr, addrs[1]);
+    }
 
     #[test]
     fn families_alternate_in_the_resolvers_order() {

@@ -65,8 +65,7 @@ impl Resolver {
         };
         match timeout(limit, lookup).await {
             Ok(Some(Ok(ips))) => Ok(ips),
-            Ok(Some(Err(ResolveError::NoSuchName))) => Err(UpstreamError::NoSuchName),
-            Ok(Some(Err(ResolveError::Lookup(why)))) => Err(UpstreamError::Lookup(why)),
+            Ok(Some(Err(error))) => Err(UpstreamError::from_lookup(error)),
             Ok(None) => Err(UpstreamError::Lookup("the lookup was aborted".to_owned())),
             Err(_) => Err(UpstreamError::LookupTimeout(limit)),
         }
