@@ -8,6 +8,7 @@ use crate::harness::conn::{Conn, End};
 use crate::harness::lab::failing::no_epoll_watches_from;
 use crate::harness::lab::{Process, failing_calls, wait_until};
 use crate::harness::rig::intercept::{InterceptLab, InterceptRig, PROXY_ADDR, recv_head};
+use crate::intercept::upstream::reuse::start_streams;
 
 /// A crowd takes all descriptors; later clients wait or get an error, and afterwards all clients are served.
 #[test]
@@ -103,6 +104,26 @@ fn idle_connections_are_evicted_first() {
             "the one that has been idle longest"
         );
     }
+}
+
+/// The origin answers at once, and reads on: the exchanges and their connections last as long as the uploads.
+#[test]
+fn uploads_that_were_answered_early_count_against_their_clients_share() {
+    let through = ["prlimit", "--nofile=128"];
+    let args = ["--workers=1", "--allow-destination=10.81.0.1:9001"];
+    let rig = InterceptLab::new().start_through(&through, &args);
+    let _origin = rig.start_python_origin(include_str!("upstream/early_reader.py"));
+    let steps = ["post", "/upload"].repeat(100);
+    let client = start_streams(&rig, "a.test:9001", &steps);
+    let lines = rig.wait_audit_lines("/upload", 100);
+    drop(client);
+    let refused = lines.iter().filter(|line| line["code"] == "proxy_full");
+    assert!(refused.count() > 50, "{lines:?}");
+    assert!(!rig.proxy.log().contains("Too many open files"));
+    // The client has left, and so its connections to the origin are closed.
+    wait_until("the end of the connections", || {
+        rig.curl_status(&["https://a.test:9001/"]) == 200
+    });
 }
 
 /// A name has six addresses that do not answer, and each request tries them with a socket for each.

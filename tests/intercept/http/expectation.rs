@@ -3,10 +3,12 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
+use serde_json::json;
+
 use crate::harness::addr::v4;
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
-use crate::harness::lab::{assert_contains, stdout_text};
+use crate::harness::lab::{assert_contains, assert_fields, stdout_text};
 use crate::harness::rig::intercept::{InterceptRig, recv_head};
 
 const WITH_LENGTH: &[u8] =
@@ -15,6 +17,10 @@ const WITH_LENGTH: &[u8] =
 const CHUNKED: &[u8] =
     b"POST http://a.test:9001/x HTTP/1.1\r\nHost: a.test:9001\r\nTransfer-Encoding: chunked\r\n\
     Expect: 100-continue\r\n\r\n";
+
+const UPLOAD: &[u8] =
+    b"POST http://a.test:9001/x HTTP/1.1\r\nHost: a.test:9001\r\nContent-Length: 4\r\n\r\nb";
+const GET: &[u8] = b"GET http://a.test:9001/other HTTP/1.1\r\nHost: a.test:9001\r\n\r\n";
 
 /// The origin decides whether the client sends its body.
 #[test]
@@ -113,6 +119,52 @@ fn upload(rig: &InterceptRig, version: &str, origin: &str, data: &str) -> Vec<St
             (got != expected).then(|| format!("{got} for {expected}"))
         })
         .collect()
+}
+
+/// The origin answers the head and keeps the connection: it gets the rest of the body, and no other request before that.
+#[test]
+fn early_answer_does_not_end_the_upload() {
+    let rig = InterceptRig::new(&["--workers=1", "--allow-destination=10.81.0.1:9001"]);
+    let origin = Backend::listen(&rig.lab.server, v4([10, 81, 0, 1], 9001));
+    let client = rig.connect_and_send(UPLOAD);
+    let up = origin.accept();
+    answer_early(&up, &client);
+    let other = rig.connect_and_send(GET);
+    let other_up = origin.accept();
+    assert!(recv_head(&other_up).starts_with("GET /other "));
+    other_up.send(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+    assert!(recv_head(&other).starts_with("HTTP/1.1 200 "));
+    rig.wait_audit_lines("/other", 1);
+    assert!(!rig.proxy.log().contains("\"/x\""), "{}", rig.proxy.log());
+    client.send(b"ody");
+    assert_eq!(up.recv(3), b"ody");
+    let line = &rig.wait_audit_lines("/x", 1)[0];
+    assert_fields(line, json!({"end": "complete", "bytes_to_upstream": 4}));
+    // The connection is free now.
+    other.send(GET);
+    assert!(recv_head(&up).starts_with("GET /other "));
+}
+
+/// Nothing more comes of a body whose request was answered.
+#[test]
+fn stalled_upload_is_aborted_after_an_early_answer() {
+    let rig = InterceptRig::new(&["--allow-destination=10.81.0.1:9001", "--idle-timeout=1s"]);
+    let origin = Backend::listen(&rig.lab.server, v4([10, 81, 0, 1], 9001));
+    let client = rig.connect_and_send(UPLOAD);
+    let up = origin.accept();
+    answer_early(&up, &client);
+    up.wait_closed();
+    let line = &rig.wait_audit_lines("/x", 1)[0];
+    assert_fields(line, json!({"end": "idle", "bytes_to_upstream": 1}));
+}
+
+/// Receives the head of [`UPLOAD`] and the first byte of its body, and answers them.
+fn answer_early(up: &Conn, client: &Conn) {
+    let received = up.recv_text_until(|text| text.ends_with("\r\n\r\nb"));
+    assert!(received.starts_with("POST /x "), "{received}");
+    up.send(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+    let answer = client.recv_text_until(|text| text.ends_with("\r\n\r\nok"));
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
 }
 
 fn start(head: &[u8]) -> (InterceptRig, Backend, Conn) {

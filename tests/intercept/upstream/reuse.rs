@@ -25,6 +25,21 @@ fn streams_of_one_client_do_not_block_another() {
     );
 }
 
+/// The origin allows 100 streams per connection, and has answered them. Their uploads have not ended, so each still counts.
+#[test]
+fn connection_of_open_uploads_serves_no_other_client() {
+    let rig = InterceptRig::new(&["--workers=1", "--allow-destination=10.81.0.1:9001"]);
+    let _origin = rig.start_python_origin(include_str!("early_http2.py"));
+    let held = rig.scratch.path_text("held");
+    let steps = [&["post", "/upload"].repeat(100)[..], &["wait", &held]].concat();
+    let _uploads = start_streams(&rig, "a.test:9001", &steps);
+    wait_until("answers", || Path::new(&held).exists());
+    let answer = rig.curl_status(&["--max-time", "5", "https://a.test:9001/other"]);
+    assert_eq!(answer, 200);
+    let line = &rig.wait_audit_lines("/other", 1)[0];
+    assert_fields(line, json!({"reused": false}));
+}
+
 /// The origin allows two streams per connection, the proxy's client more.
 #[test]
 fn streams_beyond_the_origins_limit_open_another_connection() {

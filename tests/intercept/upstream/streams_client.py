@@ -1,6 +1,7 @@
 """Opens a stream for each path, each after the head of the previous response, and prints the statuses.
 
-usage: streams_client.py PROXY CA AUTHORITY (PATH | wait FILE)...
+usage: streams_client.py PROXY CA AUTHORITY (PATH | post PATH | wait FILE)...
+`post` sends one byte of a body, which does not end.
 `wait` writes FILE, and reads no more until the file is removed, or a minute has passed.
 """
 import os, socket, ssl, sys, time
@@ -30,9 +31,13 @@ for step in steps:
     if step == "wait":
         wait_removed(next(steps))
         continue
+    is_post = step == "post"
+    method, path = ("POST", next(steps)) if is_post else ("GET", step)
     stream = client.get_next_available_stream_id()
-    client.send_headers(stream, [(":method", "GET"), (":scheme", "https"), (":path", step),
-        (":authority", authority)], end_stream=True)
+    client.send_headers(stream, [(":method", method), (":scheme", "https"), (":path", path),
+        (":authority", authority)], end_stream=not is_post)
+    if is_post:
+        client.send_data(stream, b"x")
     wire.sendall(client.data_to_send())
     while stream not in statuses:
         data = wire.recv(65536)

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use http_body_util::Full;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use parking_lot::Mutex;
+use tokio::time::{Instant, timeout};
 
 use super::in_flight::InFlightRecord;
 use super::stall_monitor::Progress;
@@ -19,8 +20,8 @@ use crate::request::buffered_body::BufferedBody;
 use crate::stream::client_socket::CutResponse;
 use crate::upstream::Lease;
 
-/// A response's body. The audit line is written when the body ends or is aborted; at its end, the connection to the origin is
-/// free for the next request.
+/// A response's body. The audit line is written when the bodies of response and request have ended, or are aborted; then the
+/// connection to the origin is free for the next request.
 #[derive(Debug)]
 pub(crate) struct ResponseBody {
     source: Source,
@@ -106,7 +107,7 @@ impl ResponseBody {
             waker: None,
         };
         if is_over {
-            state.complete();
+            state.complete(limits.client);
         }
         let transfer = Arc::new(Transfer {
             state: Mutex::new(state),
@@ -136,7 +137,9 @@ impl ResponseBody {
 }
 
 impl TransferState {
-    fn complete(&mut self) {
+    /// Ends the transfer. If the request is still being sent, its exchange goes on, as long as it does not stall for
+    /// `stall_limit`: an origin may answer early and read on.
+    fn complete(&mut self, stall_limit: Duration) {
         let before = std::mem::replace(self, Self::Complete);
         if let Self::InFlight {
             origin, mut record, ..
@@ -146,7 +149,12 @@ impl TransferState {
             if lacks_close_notify.is_some_and(|lacks| lacks.load(Relaxed)) {
                 record.lacks_close_notify = true;
             }
-            origin.lease.return_to_pool();
+            let mut lease = origin.lease;
+            if lease.is_sending() {
+                tokio::spawn(finish_upload(lease, record, stall_limit));
+                return;
+            }
+            lease.return_to_pool();
             record.end = ExchangeEnd::Complete;
         }
     }
@@ -154,6 +162,7 @@ impl TransferState {
     fn poll_frame(
         &mut self,
         cx: &mut Context<'_>,
+        stall_limit: Duration,
     ) -> Poll<Option<Result<Frame<Bytes>, ResponseBodyError>>> {
         let (body, record, waker) = match self {
             Self::InFlight {
@@ -168,10 +177,10 @@ impl TransferState {
         count_received(&frame, record);
         *waker = frame.is_pending().then(|| cx.waker().clone());
         match &frame {
-            Poll::Ready(None) => self.complete(),
+            Poll::Ready(None) => self.complete(stall_limit),
             // hyper polls no body after its trailers, and a body of HTTP/1 does not tell that it has ended with them.
             Poll::Ready(Some(Ok(frame))) if frame.is_trailers() || body.is_end_stream() => {
-                self.complete();
+                self.complete(stall_limit);
             }
             Poll::Ready(Some(Err(_))) => record.end = ExchangeEnd::CutByOrigin,
             // HTTP/2: the end of the stream is still to come, but a client that closes now has received everything.
@@ -272,7 +281,8 @@ impl Body for ResponseBody {
                     }
                     return Poll::Ready(Some(Err(failure)));
                 }
-                let frame = transfer.state.lock().poll_frame(cx);
+                let stall_limit = transfer.limits.client;
+                let frame = transfer.state.lock().poll_frame(cx, stall_limit);
                 let Poll::Ready(Some(Err(failure))) = frame else {
                     return frame;
                 };
@@ -308,6 +318,28 @@ impl Body for ResponseBody {
     }
 }
 
+/// Ends an exchange whose response has ended, once its request has been sent. Aborts it if nothing moves for `stall_limit`.
+async fn finish_upload(mut lease: Lease, mut record: Box<InFlightRecord>, stall_limit: Duration) {
+    let (mut moved, mut since) = (record.bytes_moved(), Instant::now());
+    while timeout(stall_limit / POLLS_PER_LIMIT, lease.wait_sent())
+        .await
+        .is_err()
+    {
+        let bytes = record.bytes_moved();
+        if bytes != moved {
+            (moved, since) = (bytes, Instant::now());
+        } else if since.elapsed() >= stall_limit {
+            record.end = ExchangeEnd::Idle;
+            return;
+        }
+    }
+    lease.return_to_pool();
+    // Of an upload that the admin endpoint has ended, the record reports that.
+    if record.connection().entry.end_reason().is_none() {
+        record.end = ExchangeEnd::Complete;
+    }
+}
+
 fn complete_at_end(body: &Full<Bytes>, record: &mut Option<Box<InFlightRecord>>) {
     if body.is_end_stream()
         && let Some(mut record) = record.take()
@@ -323,3 +355,6 @@ fn count_received<E>(frame: &Poll<Option<Result<Frame<Bytes>, E>>>, record: &Aud
         record.to_downstream.fetch_add(data.len() as u64, Relaxed);
     }
 }
+
+/// A stalled upload is noticed late by no more than a quarter of its limit.
+const POLLS_PER_LIMIT: u32 = 4;

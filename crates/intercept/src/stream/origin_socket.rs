@@ -9,26 +9,44 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
+use crate::upstream::ConnectionPermit;
+
 /// Discards all writes after the first EPIPE or ECONNRESET. The end of the connection is reported to the reader instead, after
 /// the bytes that were received before it.
 ///
 /// An origin may answer a request before it has read the body (307, 401, 413) and close the connection, while the body is
 /// still being sent. hyper would report the failed write, and lose the response.
+///
+/// The socket counts against the connection cap until it is closed, and fails once its permit is revoked.
 #[derive(Debug)]
 pub(crate) struct OriginSocket {
     socket: TcpStream,
     is_broken: bool,
     /// Whether a write has got ECONNRESET. The kernel reports it once, so the next read would get the end of the stream.
     is_reset: bool,
+    permit: Arc<ConnectionPermit>,
 }
 
 impl OriginSocket {
-    pub(crate) fn new(socket: TcpStream) -> Self {
+    pub(crate) fn new(socket: TcpStream, permit: Arc<ConnectionPermit>) -> Self {
         Self {
             socket,
             is_broken: false,
             is_reset: false,
+            permit,
         }
+    }
+
+    /// The result of a call, or an error if the call would wait and the permit is revoked.
+    fn unless_revoked<T>(
+        &self,
+        polled: Poll<io::Result<T>>,
+        cx: &Context<'_>,
+    ) -> Poll<io::Result<T>> {
+        if polled.is_pending() && self.permit.poll_revoked(cx) {
+            return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
+        }
+        polled
     }
 
     fn write(&mut self, cx: &mut Context<'_>, parts: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
@@ -42,7 +60,7 @@ impl OriginSocket {
                 self.is_reset = error.kind() == io::ErrorKind::ConnectionReset;
                 Poll::Ready(Ok(len()))
             }
-            written => written,
+            written => self.unless_revoked(written, cx),
         }
     }
 }
@@ -61,7 +79,8 @@ impl AsyncRead for OriginSocket {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
-        ready!(Pin::new(&mut self.socket).poll_read(cx, buffer))?;
+        let read = Pin::new(&mut self.socket).poll_read(cx, buffer);
+        ready!(self.unless_revoked(read, cx))?;
         let is_end = buffer.filled().len() == before && buffer.remaining() > 0;
         if is_end && self.is_reset {
             return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));

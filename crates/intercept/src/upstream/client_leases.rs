@@ -11,17 +11,19 @@
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::client::conn::{TrySendError, http1, http2};
 use parking_lot::Mutex;
-use tokio::time::Instant;
+use tokio::runtime::Handle;
+use tokio::time::{Instant, timeout};
 
 use super::connection::{Connection, ConnectionInfo, Sender, StreamLimit};
 use super::error::FailedAttempt;
 use super::idle_pool::{IdlePool, PoolKey};
-use super::request_body::RequestBody;
+use super::request_body::{RequestBody, Sending};
 use crate::request::id::Id;
 
 /// The leases of one client connection.
@@ -140,8 +142,8 @@ pub(crate) struct Http2Lease {
     limit: StreamLimit,
     info: Arc<ConnectionInfo>,
     return_to: ReturnTo,
-    /// Set once the origin has refused a request on this connection. It takes no further requests, and is closed after those in
-    /// flight.
+    /// Set once the origin has refused a request on this connection, or a stream can't be reset. It takes no further requests,
+    /// and is closed after those in flight.
     is_retired: AtomicBool,
 }
 
@@ -157,20 +159,59 @@ impl Http2Lease {
 
 impl Drop for Http2Lease {
     fn drop(&mut self) {
-        if self.is_retired.load(Relaxed) {
-            return;
-        }
         let connection = Connection {
             sender: Sender::Http2(self.sender.clone(), self.limit.clone()),
             info: Arc::clone(&self.info),
         };
-        self.return_to.put(connection);
+        match self.is_retired.load(Relaxed) {
+            true => connection.close(),
+            false => self.return_to.put(connection),
+        }
     }
 }
 
-/// The use of a connection by one exchange, until the response's body has ended.
+/// The request's body of an exchange, while the connection's driver sends it.
+#[derive(Debug)]
+struct Upload {
+    sending: Option<Sending>,
+    info: Arc<ConnectionInfo>,
+    /// `None` with HTTP/1. Weak: each strong reference counts as a request.
+    http2: Option<Weak<Http2Lease>>,
+}
+
+/// Ends a body that is still being sent: with HTTP/1 by closing the connection, with HTTP/2 by resetting the stream. hyper does
+/// not reset a stream whose body waits for the origin's window; then the connection is retired.
+impl Drop for Upload {
+    fn drop(&mut self) {
+        let Some(mut sending) = self.sending.take() else {
+            return;
+        };
+        if sending.has_ended() {
+            return;
+        }
+        sending.abandon();
+        let Some(lease) = self.http2.take() else {
+            return self.info.permit.revoke();
+        };
+        // Without a runtime everything ends anyway.
+        if let Some(lease) = lease.upgrade()
+            && let Ok(runtime) = Handle::try_current()
+        {
+            runtime.spawn(async move {
+                if timeout(RESET_TIMEOUT, sending.wait_end()).await.is_err() {
+                    lease.is_retired.store(true, Relaxed);
+                }
+            });
+        }
+    }
+}
+
+/// The use of a connection by one exchange, until the bodies of request and response have ended. Dropping it abandons the
+/// request's body.
 #[derive(Debug)]
 pub(crate) struct Lease {
+    /// `None` if the request has no body. Dropped before `kind`, which it refers to.
+    upload: Option<Upload>,
     kind: LeaseKind,
     info: Arc<ConnectionInfo>,
     /// Whether the connection had been used before.
@@ -215,6 +256,7 @@ impl Lease {
 
     fn share(lease: Arc<Http2Lease>) -> Self {
         Self {
+            upload: None,
             info: Arc::clone(&lease.info),
             kind: LeaseKind::Http2(lease),
             is_reused: true,
@@ -249,6 +291,7 @@ impl Lease {
             })),
         };
         Self {
+            upload: None,
             kind,
             info,
             is_reused: false,
@@ -290,12 +333,36 @@ impl Lease {
     /// hyper's error, with the request if nothing of it was sent.
     pub(super) async fn send(
         &mut self,
-        request: Request<RequestBody>,
+        mut request: Request<RequestBody>,
     ) -> Result<Response<Incoming>, TrySendError<Request<RequestBody>>> {
+        self.upload = request.body_mut().track().map(|sending| Upload {
+            sending: Some(sending),
+            info: Arc::clone(&self.info),
+            http2: match &self.kind {
+                LeaseKind::Http1(..) => None,
+                LeaseKind::Http2(lease) => Some(Arc::downgrade(lease)),
+            },
+        });
         match &mut self.kind {
             LeaseKind::Http1(sender, ..) => sender.try_send_request(request).await,
             LeaseKind::Http2(lease) => lease.sender.clone().try_send_request(request).await,
         }
+    }
+
+    /// Whether the request's body is still being sent, after an early response.
+    pub(crate) fn is_sending(&mut self) -> bool {
+        self.sending().is_some_and(|sending| !sending.has_ended())
+    }
+
+    /// Waits until the request's body is no longer being sent. Cancel-safe.
+    pub(crate) async fn wait_sent(&mut self) {
+        if let Some(sending) = self.sending() {
+            sending.wait_end().await;
+        }
+    }
+
+    fn sending(&mut self) -> Option<&mut Sending> {
+        self.upload.as_mut()?.sending.as_mut()
     }
 
     /// Returns the connection to the pool after a complete exchange. Without this call, an HTTP/1 connection is closed.
@@ -307,3 +374,6 @@ impl Lease {
         }
     }
 }
+
+/// How long hyper may take to reset a stream.
+const RESET_TIMEOUT: Duration = Duration::from_secs(1);

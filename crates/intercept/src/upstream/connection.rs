@@ -12,7 +12,8 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::time::Instant;
+use tokio::runtime::Handle;
+use tokio::time::{Instant, sleep};
 use tokio_rustls::client::TlsStream;
 
 use super::connection_permit::ConnectionPermit;
@@ -46,7 +47,7 @@ pub(crate) struct ConnectionInfo {
     /// Whether the connection's TLS has ended without close_notify.
     pub(crate) lacks_close_notify: Arc<AtomicBool>,
     /// Counts the connection against the connection cap, and against its client's share.
-    pub(super) permit: ConnectionPermit,
+    pub(super) permit: Arc<ConnectionPermit>,
 }
 
 impl ConnectionInfo {
@@ -54,7 +55,7 @@ impl ConnectionInfo {
         addr: SocketAddr,
         tls: Option<&'static str>,
         absolute_form: bool,
-        permit: ConnectionPermit,
+        permit: Arc<ConnectionPermit>,
     ) -> Arc<Self> {
         Arc::new(Self {
             addr,
@@ -90,15 +91,8 @@ impl Connection {
             .handshake(TokioIo::new(io))
             .await
             .map_err(|error| UpstreamError::BadResponse(error.to_string()))?;
-        let counted = Arc::clone(&info);
-        let mut driver = driver.with_upgrades();
-        // The driver's errors reach the request that waits for a response. The future is not an async block, which would have room
-        // for the driver twice: as a captured variable, and as the future that is awaited.
-        tokio::spawn(poll_fn(move |cx| {
-            // The connection counts against the cap until its driver ends.
-            let _counted = &counted;
-            Pin::new(&mut driver).poll(cx).map(drop)
-        }));
+        // The driver's errors reach the request that waits for a response.
+        tokio::spawn(driver.with_upgrades());
         Ok(Self {
             sender: Sender::Http1(sender),
             info,
@@ -118,9 +112,23 @@ impl Connection {
             .await
             .map_err(|error| UpstreamError::BadResponse(error.to_string()))?;
         Ok(Self {
-            sender: Sender::Http2(sender, StreamLimit::spawn(driver, Arc::clone(&info))),
+            sender: Sender::Http2(sender, StreamLimit::spawn(driver)),
             info,
         })
+    }
+
+    /// Closes the connection, after [`CLOSE_TIMEOUT`] even if what it has written does not leave.
+    pub(super) fn close(self) {
+        let permit = Arc::downgrade(&self.info.permit);
+        // Without a runtime everything ends anyway.
+        if let Ok(runtime) = Handle::try_current() {
+            runtime.spawn(async move {
+                sleep(CLOSE_TIMEOUT).await;
+                if let Some(permit) = permit.upgrade() {
+                    permit.revoke();
+                }
+            });
+        }
     }
 
     pub(super) fn is_closed(&self) -> bool {
@@ -153,12 +161,10 @@ pub(super) struct StreamLimit(Weak<Mutex<Driver>>);
 
 impl StreamLimit {
     /// Spawns the driver. Its errors reach the requests that wait for a response.
-    pub(super) fn spawn(driver: Driver, info: Arc<ConnectionInfo>) -> Self {
+    pub(super) fn spawn(driver: Driver) -> Self {
         let driver = Arc::new(Mutex::new(driver));
         let limit = Self(Arc::downgrade(&driver));
         tokio::spawn(poll_fn(move |cx| {
-            // The connection counts against the cap until its driver ends.
-            let _counted = &info;
             let mut driver = driver.lock();
             Pin::new(&mut *driver).poll(cx).map(drop)
         }));
@@ -174,6 +180,8 @@ impl StreamLimit {
     }
 }
 
+/// How long an idle connection may take to close.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// The maximum number of bytes of a response's head.
 const MAX_RESPONSE_HEAD: usize = 128 * 1024;
 /// The maximum number of header lines of a response: more than hyper's 100, for cookies and policies of large sites. For each

@@ -58,13 +58,13 @@ impl ConnectionCap {
     ///
     /// [`UpstreamError::Full`] if the cap is reached by connections in use, [`UpstreamError::ShareFull`] if the client uses its
     /// share of them.
-    pub(super) fn acquire(&self, client: IpAddr) -> Result<ConnectionPermit, UpstreamError> {
+    pub(super) fn acquire(&self, client: IpAddr) -> Result<Arc<ConnectionPermit>, UpstreamError> {
         let share = self.shares.try_acquire(client);
         let share = share.ok_or(UpstreamError::ShareFull(self.max))?;
         let (permit, before) = ConnectionPermit::count(&self.connections, &self.shares, share);
         // An evicted connection is closed asynchronously: until then there is one connection more than the cap.
         if before < self.max || self.evict_idle() {
-            return Ok(permit);
+            return Ok(Arc::new(permit));
         }
         Err(UpstreamError::Full(self.max))
     }

@@ -1,19 +1,23 @@
-//! Permits under the connection cap.
+//! Permits under the connection cap, by which a connection is counted and can be closed.
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::task::{Context, Waker};
 
 use parking_lot::Mutex;
 use peername_server::access::client_limit::{ClientLimit, ClientPermit};
 
-/// A permit for one connection. It counts against the cap until it is dropped.
+/// A permit for one connection. It counts against the cap until it is dropped, with the connection's socket.
 #[derive(Debug)]
 pub(crate) struct ConnectionPermit {
     connections: Arc<AtomicUsize>,
     shares: Arc<ClientLimit>,
     /// Counts the connection against the share of the client that uses it; `None` while it is idle.
     share: Mutex<Option<ClientPermit>>,
+    is_revoked: AtomicBool,
+    /// The task that waits for the socket.
+    waker: Mutex<Option<Waker>>,
 }
 
 impl ConnectionPermit {
@@ -27,6 +31,8 @@ impl ConnectionPermit {
             connections: Arc::clone(connections),
             shares: Arc::clone(shares),
             share: Mutex::new(Some(share)),
+            is_revoked: AtomicBool::new(false),
+            waker: Mutex::default(),
         };
         let before = connections.fetch_add(1, Relaxed);
         (permit, before)
@@ -45,10 +51,60 @@ impl ConnectionPermit {
     pub(super) fn release(&self) {
         *self.share.lock() = None;
     }
+
+    /// Closes the connection, whatever it does: its socket fails as soon as it would wait.
+    pub(super) fn revoke(&self) {
+        self.is_revoked.store(true, Relaxed);
+        if let Some(waker) = self.waker.lock().take() {
+            waker.wake();
+        }
+    }
+
+    /// Whether the permit is revoked. If not, the task that asks is woken when it is.
+    pub(crate) fn poll_revoked(&self, cx: &Context<'_>) -> bool {
+        let mut waker = self.waker.lock();
+        if !waker
+            .as_ref()
+            .is_some_and(|waker| waker.will_wake(cx.waker()))
+        {
+            *waker = Some(cx.waker().clone());
+        }
+        drop(waker);
+        // Read after the lock: a waker that `revoke` has not found is stored after the flag was set.
+        self.is_revoked.load(Relaxed)
+    }
 }
 
 impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         self.connections.fetch_sub(1, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::ErrorKind;
+
+    use tokio::io::AsyncReadExt;
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::super::connection_cap::ConnectionCap;
+    use crate::stream::origin_socket::OriginSocket;
+
+    #[tokio::test]
+    async fn revoked_permit_closes_a_connection_whose_origin_is_silent() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        let permit = ConnectionCap::new(1).acquire(addr.ip()).unwrap();
+        let socket = TcpStream::connect(addr).await.unwrap();
+        let (mut origin, _) = listener.accept().await.unwrap();
+        let mut socket = OriginSocket::new(socket, permit.clone());
+        let reader = tokio::spawn(async move { socket.read_u8().await });
+        // The reader waits by the time this task goes on.
+        tokio::task::yield_now().await;
+        permit.revoke();
+        let failed = reader.await.unwrap().unwrap_err();
+        assert_eq!(failed.kind(), ErrorKind::ConnectionAborted);
+        assert_eq!(origin.read(&mut [0]).await.unwrap(), 0);
     }
 }

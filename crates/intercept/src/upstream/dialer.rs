@@ -210,10 +210,10 @@ impl Dialer {
         key: &PoolKey,
         mut socket: TcpStream,
         addr: SocketAddr,
-        permit: ConnectionPermit,
+        permit: Arc<ConnectionPermit>,
     ) -> Result<Connection, UpstreamError> {
         announce_client(&mut socket, addr, key).await?;
-        let socket = OriginSocket::new(socket);
+        let socket = OriginSocket::new(socket, Arc::clone(&permit));
         if !key.tls {
             let absolute_form = self.config.proxy.is_some();
             let info = ConnectionInfo::new(addr, None, absolute_form, permit);

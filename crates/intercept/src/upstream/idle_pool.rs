@@ -91,10 +91,12 @@ impl IdlePool {
         let mut idle = self.0.lock();
         // Checked first: a busy origin must not evict the connections of others.
         if idle.by_key.get(key).map_or(0, Vec::len) >= MAX_IDLE_PER_KEY {
-            return;
+            return connection.close();
         }
-        if idle.by_age.len() >= MAX_IDLE {
-            idle.evict_oldest();
+        if idle.by_age.len() >= MAX_IDLE
+            && let Some(oldest) = idle.remove_oldest()
+        {
+            oldest.close();
         }
         let number = idle.next_number;
         idle.next_number += 1;
@@ -109,8 +111,9 @@ impl IdlePool {
         let mut idle = self.0.lock();
         while let Some((_, (last_used, _))) = idle.by_age.first_key_value()
             && now.duration_since(*last_used) >= idle_timeout
+            && let Some(oldest) = idle.remove_oldest()
         {
-            idle.evict_oldest();
+            oldest.close();
         }
         let Idle { by_key, by_age, .. } = &mut *idle;
         by_key.retain(|_, connections| {
@@ -124,9 +127,14 @@ impl IdlePool {
         self.0.lock().by_age.len()
     }
 
-    /// Evicts the connection that was idle longest. Returns `false` if there is none.
+    /// Evicts the connection that was idle longest, and closes it at once: its descriptor is needed. Returns `false` if there is
+    /// none.
     pub(super) fn evict_oldest(&self) -> bool {
-        self.0.lock().evict_oldest()
+        let oldest = self.0.lock().remove_oldest();
+        if let Some(oldest) = &oldest {
+            oldest.info.permit.revoke();
+        }
+        oldest.is_some()
     }
 
     /// Evicts the connections that are private to this client connection, which has ended.
@@ -136,8 +144,9 @@ impl IdlePool {
         by_key.retain(|key, connections| {
             let is_private = key.private_to == Some(client);
             if is_private {
-                for (number, _) in connections.iter() {
-                    by_age.remove(number);
+                for (number, connection) in connections.drain(..) {
+                    by_age.remove(&number);
+                    connection.close();
                 }
             }
             !is_private
@@ -146,22 +155,24 @@ impl IdlePool {
 
     /// Closes all idle connections.
     pub(crate) fn clear(&self) {
-        *self.0.lock() = Idle::default();
+        let idle = std::mem::take(&mut *self.0.lock());
+        for (_, connection) in idle.by_key.into_values().flatten() {
+            connection.close();
+        }
     }
 }
 
 impl Idle {
-    fn evict_oldest(&mut self) -> bool {
-        let Some((number, (_, key))) = self.by_age.pop_first() else {
-            return false;
-        };
-        if let Some(connections) = self.by_key.get_mut(&key) {
-            connections.retain(|(other, _)| *other != number);
-            if connections.is_empty() {
-                self.by_key.remove(&key);
-            }
+    /// Removes the connection that was idle longest; `None` if there is none.
+    fn remove_oldest(&mut self) -> Option<Connection> {
+        let (number, (_, key)) = self.by_age.pop_first()?;
+        let connections = self.by_key.get_mut(&key)?;
+        let index = connections.iter().position(|(other, _)| *other == number)?;
+        let (_, oldest) = connections.remove(index);
+        if connections.is_empty() {
+            self.by_key.remove(&key);
         }
-        true
+        Some(oldest)
     }
 }
 

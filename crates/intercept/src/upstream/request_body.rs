@@ -1,5 +1,6 @@
 //! A request's body on its way to the origin.
 
+use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -7,6 +8,7 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
+use tokio::sync::oneshot::{self, error::TryRecvError};
 
 use crate::audit::SendProgress;
 use crate::request::buffered_body::BufferedBody;
@@ -20,6 +22,57 @@ pub struct RequestBody {
     attempt: u32,
     /// The bytes that this attempt has sent.
     sent: u64,
+    tracker: Option<Tracker>,
+}
+
+/// The end of a body that its lease waits for, and by which it is abandoned.
+#[derive(Debug)]
+struct Tracker {
+    abandoned: oneshot::Receiver<Infallible>,
+    is_abandoned: bool,
+    /// Dropped with the body.
+    _ended: oneshot::Sender<Infallible>,
+}
+
+/// The lease's side of a request's body that is being sent. Dropping it abandons the body.
+#[derive(Debug)]
+pub(super) struct Sending {
+    /// Closed once the connection's driver has dropped the body; `None` if that was seen.
+    ended: Option<oneshot::Receiver<Infallible>>,
+    /// Dropped to abandon the body.
+    abandon: Option<oneshot::Sender<Infallible>>,
+}
+
+impl Tracker {
+    fn poll_abandoned(&mut self, cx: &mut Context<'_>) -> bool {
+        self.is_abandoned = self.is_abandoned || Pin::new(&mut self.abandoned).poll(cx).is_ready();
+        self.is_abandoned
+    }
+}
+
+impl Sending {
+    /// Whether the driver is done with the body: it has passed on all of it, or has given it up.
+    pub(super) fn has_ended(&mut self) -> bool {
+        let ended = self.ended.as_mut().map(oneshot::Receiver::try_recv);
+        let has_ended = !matches!(ended, Some(Err(TryRecvError::Empty)));
+        if has_ended {
+            self.ended = None;
+        }
+        has_ended
+    }
+
+    /// Waits until the driver is done with the body. Cancel-safe.
+    pub(super) async fn wait_end(&mut self) {
+        if let Some(ended) = &mut self.ended {
+            let _ = ended.await;
+        }
+        self.ended = None;
+    }
+
+    /// Abandons the body: the driver gets an error as soon as it reads on.
+    pub(super) fn abandon(&mut self) {
+        self.abandon = None;
+    }
 }
 
 impl RequestBody {
@@ -29,7 +82,26 @@ impl RequestBody {
             progress,
             attempt: 0,
             sent: 0,
+            tracker: None,
         }
+    }
+
+    /// Tracks the body, which is about to be sent; `None` if there is none.
+    pub(super) fn track(&mut self) -> Option<Sending> {
+        if self.is_end_stream() {
+            return None;
+        }
+        let (ended_sender, ended) = oneshot::channel();
+        let (abandon, abandoned) = oneshot::channel();
+        self.tracker = Some(Tracker {
+            abandoned,
+            is_abandoned: false,
+            _ended: ended_sender,
+        });
+        Some(Sending {
+            ended: Some(ended),
+            abandon: Some(abandon),
+        })
     }
 
     /// How far the request was sent.
@@ -47,6 +119,7 @@ impl RequestBody {
             progress: Arc::clone(&self.progress),
             attempt: self.attempt,
             sent: 0,
+            tracker: None,
         }
     }
 
@@ -108,8 +181,12 @@ impl Body for RequestBody {
         let Some(body) = &this.body else {
             return Poll::Ready(None);
         };
+        let is_abandoned = this
+            .tracker
+            .as_mut()
+            .is_some_and(|tracker| tracker.poll_abandoned(cx));
         let mut body = body.lock();
-        if body.attempt() != this.attempt {
+        if is_abandoned || body.attempt() != this.attempt {
             return Poll::Ready(Some(Err(RequestBodyError::Superseded)));
         }
         let frame = Pin::new(&mut *body).poll_frame(cx);
