@@ -277,6 +277,7 @@ impl HeaderWaiter {
         ready.extend(self.expire());
         self.wake_again();
         self.ports.warn(self.table.settings());
+        self.sweeper.sweep_if_requested();
         Ok(ready)
     }
 
@@ -296,12 +297,16 @@ impl HeaderWaiter {
         let first_woken = ready.filter_map(|ready| ready.woken).min();
         let wake_again = first_woken.map(|woken| woken + WAKE_AGAIN_AFTER);
         let ports = self.ports.next_deadline();
-        [header, wake_again, ports].into_iter().flatten().min()
+        let sweep = self.sweeper.next_deadline();
+        [header, wake_again, ports, sweep]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
-    /// Frees the table's slots of closed sockets, see [`Sweeper::sweep`].
-    pub(crate) fn sweep(&self) {
-        self.sweeper.sweep();
+    /// Frees the table's slots of closed sockets, now or in a while, see [`Sweeper::request`].
+    pub(crate) fn request_sweep(&mut self) {
+        self.sweeper.request();
     }
 
     /// Sweeps if the table has no free slot for this connection, and has not been swept for that reason a moment ago.

@@ -8,11 +8,11 @@ use crate::harness::conn::Conn;
 use crate::harness::lab::{Lab, Process, python};
 use crate::harness::rig::exec::{NOTIFY, PRELOAD, ProgramRig, v2};
 
-/// A child of the program sends sockets that linger, keeps silent channels open, or sends malformed requests. Clients of the
-/// program whose headers come in two pieces are served nevertheless.
+/// A child of the program sends sockets that linger, keeps silent channels open, or sends malformed requests, or any number of
+/// requests that take long. Clients of the program whose headers come in two pieces are served nevertheless.
 #[test]
 fn requests_of_one_process_delay_no_client_of_the_others() {
-    for child in [LINGERING, SILENT, MALFORMED] {
+    for child in [LINGERING, SILENT, MALFORMED, SWEEPING] {
         let program = start(Lab::without_routes(), child);
         program.process.wait_printed("begun");
         for _ in 0..5 {
@@ -109,6 +109,9 @@ const LINGERING: &str = include_str!("compromised/lingering.py");
 const SILENT: &str = include_str!("compromised/silent.py");
 
 const MALFORMED: &str = include_str!("compromised/malformed.py");
+
+/// Requests that the table be swept, which takes the longer the more sockets are open.
+const SWEEPING: &str = include_str!("compromised/sweeping.py");
 
 /// Has a connection parked for its listener, and tries to take it by a listener at the same address in another network
 /// namespace.

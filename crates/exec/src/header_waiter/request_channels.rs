@@ -153,7 +153,7 @@ impl Channel {
             return false;
         }
         match bytes.get(..len).and_then(WaiterRequest::from_bytes) {
-            Some(WaiterRequest::Sweep) => waiter.sweep(),
+            Some(WaiterRequest::Sweep) => waiter.request_sweep(),
             // The request has woken the supervisor, which then reads the refusals.
             Some(WaiterRequest::Log) | None => {}
             Some(WaiterRequest::Listening) => {

@@ -7,26 +7,57 @@ use peername_identity::{SocketQueries as _, Table};
 
 use crate::sockets::{ProgramSocket, open_keys};
 
-/// Sweeps the table, and limits how often it is swept because it is full.
+/// Sweeps the table, and limits how often. The processes of the program, which may be compromised, have the table and request
+/// sweeps, and a sweep takes the longer the more sockets are open.
 #[derive(Debug)]
 pub(super) struct Sweeper {
     table: Table<'static>,
     /// Until when a connection without a free slot is no reason for a sweep.
     paused_until: Instant,
+    /// Until when a request is no reason for a sweep.
+    requests_paused_until: Instant,
+    /// Whether a sweep was requested in that time.
+    is_requested: bool,
 }
 
 impl Sweeper {
     pub(super) fn new(table: Table<'static>) -> Self {
+        let now = Instant::now();
         Self {
             table,
-            paused_until: Instant::now(),
+            paused_until: now,
+            requests_paused_until: now,
+            is_requested: false,
         }
     }
 
-    /// Frees the slots of closed sockets.
+    /// Requests a sweep: now, or after the pause that follows a requested sweep.
+    pub(super) fn request(&mut self) {
+        self.is_requested = true;
+        self.sweep_if_requested();
+    }
+
+    /// Sweeps if that was requested, unless requests are paused.
+    pub(super) fn sweep_if_requested(&mut self) {
+        let start = Instant::now();
+        if !self.is_requested || start < self.requests_paused_until {
+            return;
+        }
+        self.sweep();
+        let end = Instant::now();
+        self.requests_paused_until = end + (end - start) * REQUEST_PAUSE_FACTOR;
+    }
+
+    /// When [`Sweeper::sweep_if_requested`] must be called.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        self.is_requested.then_some(self.requests_paused_until)
+    }
+
+    /// Frees the slots of closed sockets, which also serves a request.
     ///
     /// Only sockets of the calling thread's network namespace are checked, which must be that of the table's policy.
-    pub(super) fn sweep(&self) {
+    fn sweep(&mut self) {
+        self.is_requested = false;
         let policy = self.table.settings().policy();
         let mut closed: Vec<_> = self
             .table
@@ -88,6 +119,9 @@ const LISTS: usize = 2;
 const MIN_PAUSE: Duration = Duration::from_secs(1);
 /// With this factor, these sweeps take a twentieth of the supervisor's time at most, however many sockets there are.
 const PAUSE_FACTOR: u32 = 20;
+/// With this factor, requested sweeps take a tenth of the supervisor's time at most. There is no minimum: a small table of a busy
+/// program needs many sweeps in a second, each of which is short.
+const REQUEST_PAUSE_FACTOR: u32 = 9;
 
 #[cfg(test)]
 pub(super) mod tests {
@@ -123,6 +157,33 @@ pub(super) mod tests {
         sweeper.paused_until = start;
         sweeper.sweep_if_full(connection.as_fd());
         assert_eq!(settings.used(), 0);
+    }
+
+    /// A process of the program can send any number of requests, and can make the table look as if a sweep were due.
+    #[test]
+    fn requested_sweeps_leave_time_for_other_work() {
+        let mut sweeper = Sweeper::new(new_table());
+        let settings = sweeper.table.settings();
+        fill(sweeper.table);
+        let start = Instant::now();
+        sweeper.request();
+        let took = start.elapsed();
+        assert_eq!(settings.used(), 0);
+        assert!(sweeper.requests_paused_until > start + took);
+        assert_eq!(sweeper.next_deadline(), None);
+
+        fill(sweeper.table);
+        let later = start + Duration::from_secs(3600);
+        sweeper.requests_paused_until = later;
+        sweeper.request();
+        sweeper.sweep_if_requested();
+        assert_eq!(settings.used(), SLOTS);
+        assert_eq!(sweeper.next_deadline(), Some(later));
+
+        sweeper.requests_paused_until = start;
+        sweeper.sweep_if_requested();
+        assert_eq!(settings.used(), 0);
+        assert_eq!(sweeper.next_deadline(), None);
     }
 
     #[test]

@@ -208,7 +208,7 @@ impl Supervisor {
             self.run_waiter()?;
         }
         if self.table.settings().claim_sweep() {
-            self.waiter.sweep();
+            self.waiter.request_sweep();
         }
         self.refusals.write(self.table.settings());
         Ok(())
