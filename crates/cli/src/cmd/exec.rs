@@ -48,7 +48,7 @@ fn start(given: &Given<Args>) -> anyhow::Result<ExitCode> {
         return Ok(connect::run(args, source));
     }
     args.check_mode()?;
-    if let Some(fd) = inherited::find_connection(|port| args.listener_policy.covers(port)) {
+    if let Some(fd) = inherited::find_connection(&args.listener_policy)? {
         write_line(format_args!(
             "peername: descriptor {fd} is a connection that was accepted before, as by inetd or a systemd socket with \
              Accept=yes: exec reads the headers of connections that the server itself accepts, so the server would take its \

@@ -1,6 +1,7 @@
 //! The limits of open files (RLIMIT_NOFILE) and of file sizes (RLIMIT_FSIZE).
 
 use std::fs;
+use std::os::fd::RawFd;
 
 use libc::c_int;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -38,9 +39,23 @@ pub fn max_open_files() -> u64 {
 ///
 /// ENOENT without /proc; EMFILE, since counting takes a descriptor.
 pub fn count_open_files() -> Result<usize> {
-    let entries = fs::read_dir("/proc/self/fd").call("open(/proc/self/fd)")?;
     // Minus the descriptor that lists them.
-    Ok(entries.count().saturating_sub(1))
+    Ok(open_files()?.len().saturating_sub(1))
+}
+
+/// The numbers of the descriptors that this process has open, in order. The one that lists them is among them, and closed
+/// afterwards.
+///
+/// # Errors
+///
+/// ENOENT without /proc; EMFILE.
+pub fn open_files() -> Result<Vec<RawFd>> {
+    let entries = fs::read_dir("/proc/self/fd").call("open(/proc/self/fd)")?;
+    let mut numbers: Vec<RawFd> = entries
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .collect();
+    numbers.sort_unstable();
+    Ok(numbers)
 }
 
 /// Makes a write beyond the limit of file sizes fail with EFBIG, as it fails with ENOSPC on a full disk. Without a handler, SIGXFSZ

@@ -48,10 +48,10 @@ fn refuse_unsupported_options(given: &Given<Args>) -> Result<(), UsageError> {
 
 /// Refuses a socket that the program would inherit: it belongs to the network outside, so its clients bypass the proxy.
 fn refuse_inherited_listener() -> anyhow::Result<()> {
-    match inherited::find_listener() {
+    match inherited::find_listener()? {
         Some(fd) => Err(anyhow!(
-            "descriptor {fd} is a TCP listener or a UDP socket, as a systemd socket passes it: with --mode netns nothing would read \
-             the headers of its clients. Let the server open its sockets itself, or for TCP use --mode preload or notify"
+            "descriptor {fd} is a TCP socket without a peer or a UDP socket, as a systemd socket passes it: with --mode netns nothing \
+             would read the headers of its clients. Let the server open its sockets itself, or for TCP use --mode preload or notify"
         )),
         None => Ok(()),
     }
