@@ -5,6 +5,7 @@ mod disturbances;
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::ErrorKind;
+use std::net::SocketAddr;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 use std::thread;
@@ -12,7 +13,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
 
-use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
+use crate::harness::addr::{LISTEN_V4, fresh_client_v4, v4};
 use crate::harness::lab::{
     Host, Lab, OWN_PID_NAMESPACE, Process, Scratch, assert_fails, assert_prints, python,
     stdout_text, wait_until,
@@ -348,6 +349,35 @@ fn accept_fails_with_the_error_of_the_supervisor() {
     let log = exec.process.log();
     let mut errors = log.lines().filter(|line| line.starts_with("accept: "));
     assert!(errors.all(|line| line == "accept: EMFILE"), "{log}");
+}
+
+/// The supervisor has a descriptor for the listener and one for the connection, and none for the list. A client that is denied
+/// meanwhile is refused nevertheless.
+#[test]
+fn list_is_read_by_a_supervisor_without_a_descriptor() {
+    let list = Scratch::new();
+    let path = list.write("denied", "");
+    let exec = NotifyRig::start(&[&format!("--deny-client=@{path}")], REPEATING);
+    let greet = |client: SocketAddr| exec.connect_and_send(&v2(client));
+    let [denied, other] = [v4([198, 51, 100, 7], 4001), v4([198, 51, 100, 8], 4001)];
+    assert_eq!(greet(denied).recv_text_to_end(), denied.to_string());
+    let supervisor = exec.supervisor_pid();
+    wait_until("the next accept(2)", || {
+        let before = open_descriptors(supervisor);
+        thread::sleep(Duration::from_millis(100));
+        before == open_descriptors(supervisor)
+    });
+    // The other one becomes free when the wait at the listener ends.
+    limit_free_descriptors(supervisor, &open_descriptors(supervisor), 1);
+    list.write("denied", "198.51.100.7\n");
+    // The files are compared twice a second.
+    thread::sleep(Duration::from_secs(1));
+    for _ in 0..3 {
+        greet(denied).wait_reset();
+        assert_eq!(greet(other).recv_text_to_end(), other.to_string());
+    }
+    let log = exec.process.log();
+    assert!(!log.contains("stay in force"), "{log}");
 }
 
 fn open_descriptors(process: Pid) -> BTreeSet<u64> {

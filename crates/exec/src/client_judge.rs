@@ -13,6 +13,9 @@ use peername_sys::socket::upstream::local_addr;
 
 /// Decides about clients. It is called by the supervisor's only thread, which all of the program's accepts wait for.
 pub trait ClientJudge: Debug {
+    /// Prepares the judge in the supervisor's process, before the first connection.
+    fn prepare(&self);
+
     /// Decides about a connection that begins with `header`. Without a header the peer is the client.
     ///
     /// # Errors

@@ -104,6 +104,9 @@ impl Supervisor {
         } else {
             RefusalVerbosity::Throttled
         });
+        if let Some(judge) = judge {
+            judge.prepare();
+        }
         let epoll = Epoll::new()?;
         let mut monitor = program.map(SupervisorMonitor::new);
         let channels = table_file

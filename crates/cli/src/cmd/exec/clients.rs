@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr};
+use std::os::unix::net::UnixDatagram;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -33,9 +34,19 @@ struct ListFiles {
     compared: Option<Instant>,
     /// Throttles the log of failures of reads that are tried again.
     failures: RepeatThrottle,
+    /// A descriptor, whatever it is, that is closed while the files are read: clients and threads of the program may have taken
+    /// all others. Files are read one after the other.
+    reserved: Option<UnixDatagram>,
 }
 
 impl ListFiles {
+    /// Reserves the descriptor for the next read, if there is one.
+    fn reserve_descriptor(&mut self) {
+        if self.reserved.is_none() {
+            self.reserved = UnixDatagram::unbound().ok();
+        }
+    }
+
     /// Logs a failed read. The failure of a retry is logged only if its error differs from the last one, or has not been logged
     /// for a while.
     fn log_failure(&mut self, read: Result<(), NetworkListError>, is_retry: bool) {
@@ -68,14 +79,18 @@ impl ListJudge {
             return;
         }
         files.compared = Some(now);
+        // In case there was none after the last read.
+        files.reserve_descriptor();
         if files.read.as_ref().is_some_and(Fingerprints::are_current) {
             return;
         }
+        files.reserved = None;
         let mut read = Fingerprints::default();
         let reread = read.note_read(|read| {
             read.note_all(self.access.files());
             self.access.reread()
         });
+        files.reserve_descriptor();
         let before = files.read.replace(read);
         let is_retry = before.is_some_and(|before| before.is_incomplete());
         files.log_failure(reread, is_retry);
@@ -132,6 +147,10 @@ impl ListJudge {
 }
 
 impl ClientJudge for ListJudge {
+    fn prepare(&self) {
+        self.files.borrow_mut().reserve_descriptor();
+    }
+
     fn judge(&self, ends: ConnectionEnds, header: Option<&[u8]>) -> Result<(), DeniedClient> {
         self.refresh();
         match header.and_then(complete_header) {
