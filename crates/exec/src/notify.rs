@@ -36,7 +36,7 @@ use peername_sys::process::caps::{CapabilitySet, is_effective, keep_only, set_no
 use peername_sys::process::pidfd::PidFd;
 use peername_sys::process::{fork, limits};
 use peername_sys::seccomp::{self, Bypass, Getsockname, NoNewPrivs, NotificationListener};
-use peername_sys::{SyscallError, kernel_release};
+use peername_sys::{NameCall, SyscallError, kernel_release};
 
 use supervised_calls::{FirstProcess, SupervisedCalls};
 use supervisor::Supervisor;
@@ -44,6 +44,7 @@ use supervisor::Supervisor;
 pub use config::SupervisorConfig;
 pub(crate) use inflight_calls::InflightCalls;
 pub(crate) use liveness_socket::LivenessSocket;
+pub(crate) use supervisor::HandedBackCall;
 
 use crate::stderr_line::try_write_line;
 use crate::table::SharedTable;
@@ -129,6 +130,23 @@ pub fn start(mut config: SupervisorConfig) -> Result<NoNewPrivs, NotifyError> {
     }
 }
 
+/// Answers the calls of a container by a process outside of its network, until one can't be answered there, which is returned.
+/// `None` if no process is left, or `stop` is readable. No connection is accepted, so that no header is read.
+pub(crate) fn wait_first_accept(
+    config: &SupervisorConfig,
+    calls: &NotificationListener,
+    inflight: InflightCalls,
+    stop: &OwnedFd,
+) -> Result<Option<HandedBackCall>, SyscallError> {
+    let calls = calls.try_clone()?;
+    let stop = stop.try_clone().call("fcntl(F_DUPFD_CLOEXEC)")?;
+    let mut supervisor = Supervisor::new(config, SupervisedCalls { calls, inflight }, None)?;
+    supervisor.stop_at(stop)?;
+    supervisor.hand_back_first_accept();
+    supervisor.adopt_inflight();
+    supervisor.run()
+}
+
 /// Supervises the processes of a filter that a container runtime has installed, in this process, until no process is left or
 /// `stop` is readable. The calls in `inflight` were received by an earlier supervisor and not answered.
 pub(crate) fn supervise_filter(
@@ -145,7 +163,8 @@ pub(crate) fn supervise_filter(
     let mut supervisor = Supervisor::new(config, SupervisedCalls { calls, inflight }, None)?;
     supervisor.stop_at(stop)?;
     supervisor.adopt_inflight();
-    supervisor.run()
+    supervisor.run()?;
+    Ok(())
 }
 
 /// Drops capabilities. The supervisor reads bytes of untrusted peers, so it keeps only what it uses on the program's
@@ -189,5 +208,6 @@ fn supervise(
     }
     fd_passing::send_word(&launcher, 0, None)?;
     drop(launcher);
-    supervisor.run()
+    supervisor.run()?;
+    Ok(())
 }

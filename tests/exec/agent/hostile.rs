@@ -1,7 +1,10 @@
 //! Containers that do what no server does: none of it reaches another container, and no server sees a wrong client.
 
 use std::sync::OnceLock;
+use std::thread;
 use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
 
 use super::containers::{copied_program, copied_server};
 use super::faults::{Seen, Served, supervisor};
@@ -124,6 +127,24 @@ impl Passed {
             _scratch: scratch,
         }
     }
+}
+
+/// A process of the container has a network of its own, and makes the first calls that a supervisor gets. The supervisor can wake the
+/// server's listener nevertheless.
+#[test]
+fn supervisor_is_in_the_network_of_the_server_and_not_of_another_caller() {
+    let (agent, lab, scratch) = (Agent::start(&[]), Lab::new(), Scratch::new());
+    let script = scratch.write("sandboxed.py", include_str!("sandboxed.py"));
+    let container = Container::new("sandboxed", &scratch, agent.profile("default"));
+    let _server = container
+        .run(&lab.server, &["python3", "-u", &script])
+        .wait_listening(&[LISTEN_V4]);
+    assert_sees_late_header(&lab);
+    agent.process.signal(Signal::HUP);
+    agent.process.wait_logged("the policies were reloaded");
+    // Meanwhile the child calls.
+    thread::sleep(Duration::from_millis(300));
+    assert_sees_late_header(&lab);
 }
 
 /// The supervisor may read and write the memory also of processes that have changed their user or their namespaces.

@@ -1,21 +1,21 @@
 //! The supervisor of one container: a child process of the agent, in the container's network namespace.
 //!
 //! The runtime's message has the id of the container's first process, which another process may have by now. So the namespace
-//! is taken from the first thread whose call waits here: as long as the call waits, the thread can't exit.
+//! is taken from the first thread that accepts from a listener which expects headers: as long as its call waits, the thread can't
+//! exit. Other calls are answered outside of the network: a sandbox within the container may have a network of its own, and from
+//! there no listener of the container could be woken, and none of its sockets be found.
 
-use std::os::fd::{AsFd, OwnedFd};
-use std::time::Duration;
+use std::os::fd::OwnedFd;
 
 use peername_sys::SyscallError;
-use peername_sys::event::wait_readable;
 use peername_sys::process::fork;
 use peername_sys::process::namespace::{NetworkNamespace, UserNamespace};
 use peername_sys::process::secrets;
-use peername_sys::seccomp::{self, Notification, NotificationListener};
+use peername_sys::seccomp::NotificationListener;
 
 use super::container_memory::map_table;
 use super::policy::AgentPolicy;
-use crate::notify::{self, InflightCalls, SupervisorConfig};
+use crate::notify::{self, HandedBackCall, InflightCalls, SupervisorConfig};
 use crate::sockets::find_listing;
 use crate::stderr_line::{set_subject, try_write_line};
 use crate::table::TableRules;
@@ -69,15 +69,7 @@ fn supervise(container: SupervisedContainer, policy: &AgentPolicy) -> Result<(),
     let inflight = InflightCalls::lock(inflight)?;
     // The supervisor may enter a user namespace in which the container has every capability.
     secrets::disable_core_dumps()?;
-    if !enter_network_of_first_caller(&listener, inflight, &stop)? {
-        return Ok(());
-    }
     let table = map_table(table)?;
-    let rules = TableRules {
-        listing: find_listing()?,
-        ..policy.rules.clone()
-    };
-    rules.write_to(table.settings())?;
     let config = SupervisorConfig {
         table,
         header_timeout: policy.header_timeout,
@@ -87,17 +79,33 @@ fn supervise(container: SupervisedContainer, policy: &AgentPolicy) -> Result<(),
         verbose: policy.verbose,
         admin: None,
     };
+    let settings = table.settings();
+    let rules = |listing| TableRules {
+        listing,
+        ..policy.rules.clone()
+    };
+    // The clients of open connections were stored with this listing by the supervisor before.
+    rules(settings.policy().listing).write_to(settings)?;
+    if !enter_network_of_first_accept(&config, &listener, inflight, &stop)? {
+        return Ok(());
+    }
+    rules(find_listing()?).write_to(settings)?;
     notify::supervise_filter(&config, listener, inflight, stop)?;
     Ok(())
 }
 
-/// Moves this process into the network namespace of the first thread that makes a call. Returns whether there is such a thread.
-fn enter_network_of_first_caller(
+/// Moves this process into the network namespace of the first thread that accepts from a listener which expects headers. Returns
+/// whether there is such a thread.
+fn enter_network_of_first_accept(
+    config: &SupervisorConfig,
     listener: &NotificationListener,
     inflight: InflightCalls,
     stop: &OwnedFd,
 ) -> Result<bool, SupervisorError> {
-    while let Some(call) = first_call(listener, inflight, stop)? {
+    let mut has_entered_users = false;
+    while let Some(HandedBackCall { call, is_denied }) =
+        notify::wait_first_accept(config, listener, inflight, stop)?
+    {
         if call.tid == 0 {
             return Err(SupervisorError::ForeignPids);
         }
@@ -107,32 +115,18 @@ fn enter_network_of_first_caller(
         if !listener.is_pending(call.id) {
             continue;
         }
+        // From the user namespace below the agent's, all processes of the container are accessible.
+        if is_denied && !has_entered_users {
+            has_entered_users = true;
+            enter_users_below_own(users).map_err(SupervisorError::Network)?;
+            continue;
+        }
         network
             .and_then(|network| enter(&network, users))
             .map_err(SupervisorError::Network)?;
         return Ok(true);
     }
     Ok(false)
-}
-
-/// Waits for a call, and records it as in flight. `None` if no process is left, or the supervisor is to stop.
-fn first_call(
-    listener: &NotificationListener,
-    inflight: InflightCalls,
-    stop: &OwnedFd,
-) -> Result<Option<Notification>, SyscallError> {
-    loop {
-        let mut recorded = inflight.iter().map(|recorded| recorded.call);
-        if let Some(call) = recorded.find(|call| listener.is_pending(call.id)) {
-            return Ok(Some(call));
-        }
-        wait_readable([listener.as_fd(), stop.as_fd()], None)?;
-        let is_stopped = wait_readable([stop.as_fd()], Some(Duration::ZERO))?;
-        if is_stopped || seccomp::has_no_process(listener) {
-            return Ok(None);
-        }
-        inflight.receive(listener);
-    }
 }
 
 /// Enters the network namespace of a container, and the user namespace from which its processes are accessible.
@@ -147,15 +141,20 @@ fn enter(
     match network.enter() {
         Err(error) if error.is_permission() => {
             if network.is_current()? {
-                let own = UserNamespace::of_process(std::process::id())?;
-                return match users?.child_of(&own) {
-                    Some(child) => child.enter(),
-                    None => Ok(()),
-                };
+                return enter_users_below_own(users);
             }
             network.owner()?.enter()?;
             network.enter()
         }
         entered => entered,
+    }
+}
+
+/// Enters the user namespace directly below this process's that is `users` or above it, if there is one.
+fn enter_users_below_own(users: Result<UserNamespace, SyscallError>) -> Result<(), SyscallError> {
+    let own = UserNamespace::of_process(std::process::id())?;
+    match users?.child_of(&own) {
+        Some(child) => child.enter(),
+        None => Ok(()),
     }
 }

@@ -60,8 +60,19 @@ pub(super) struct Supervisor {
     /// Whether it was logged that no monitor can be started.
     monitor_error_logged: bool,
     judge: Option<Rc<dyn ClientJudge>>,
+    /// The calls that are handed back, if this process has not entered the container's network; else `None`.
+    handed_back: Option<Vec<HandedBackCall>>,
     /// When pending calls were last checked for interruption by a signal, and the monitor for a failed start.
     stale_checked_at: Instant,
+}
+
+/// A call that a supervisor can't answer outside of its container's network. It stays recorded as in flight.
+#[derive(Debug)]
+pub(crate) struct HandedBackCall {
+    pub(crate) call: Notification,
+    /// Whether this process may not access the calling process. Else the call is an accept(2) that expects headers, or its thread
+    /// is in no PID namespace below this process's.
+    pub(crate) is_denied: bool,
 }
 
 /// The result of serving an accept(2).
@@ -147,6 +158,7 @@ impl Supervisor {
             permission_error_logged: false,
             monitor_error_logged: false,
             judge: judge.clone(),
+            handed_back: None,
             stale_checked_at: Instant::now(),
         })
     }
@@ -159,10 +171,21 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Runs the event loop: answers calls until no process with the filter is left, or the supervisor is stopped.
-    pub(super) fn run(mut self) -> Result<()> {
+    /// Makes [`Supervisor::run`] return at the first call that can't be answered outside of the container's network.
+    pub(super) fn hand_back_first_accept(&mut self) {
+        self.handed_back = Some(Vec::new());
+    }
+
+    /// Runs the event loop: answers calls until no process with the filter is left, or the supervisor is stopped; or until a call
+    /// is to be handed back, which is returned.
+    pub(super) fn run(mut self) -> Result<Option<HandedBackCall>> {
         let mut events = Vec::new();
         loop {
+            // The first one: the others are answered after it, as they are recorded, too.
+            let handed_back = self.handed_back.take_if(|calls| !calls.is_empty());
+            if let Some(call) = handed_back.into_iter().flatten().next() {
+                return Ok(Some(call));
+            }
             self.store_gauges();
             self.epoll.wait(self.wait_limit(), &mut events)?;
             self.refusals_left = MAX_REFUSALS;
@@ -172,9 +195,9 @@ impl Supervisor {
                     EpollToken::Calls
                         if event.hung_up && has_no_process(&self.supervised.calls) =>
                     {
-                        return Ok(());
+                        return Ok(None);
                     }
-                    EpollToken::Stop => return Ok(()),
+                    EpollToken::Stop => return Ok(None),
                     EpollToken::MonitorExited => {
                         if let Some(monitor) = &mut self.monitor {
                             monitor.replace(&self.supervised, &self.epoll);
@@ -282,6 +305,9 @@ impl Supervisor {
 
     fn answer_call(&mut self, notification: &Notification, call: NotifiedCall, slot: InflightSlot) {
         let Notification { id, tid, .. } = *notification;
+        if tid == 0 && self.hands_back(notification, false) {
+            return;
+        }
         if notification.spare_arguments() == Some(OPEN_CHANNEL)
             && let Some(channels) = &mut self.channels
         {
@@ -301,6 +327,8 @@ impl Supervisor {
             } => {
                 if let Some((_, socket)) = self.descriptor(notification, socket) {
                     self.answer_name(id, &socket, end, buffer);
+                } else if self.has_handed_back(id) {
+                    return;
                 }
             }
             NotifiedCall::Accept {
@@ -323,14 +351,31 @@ impl Supervisor {
                         slot,
                     };
                     return self.accept(call, listener_copy);
+                } else if self.has_handed_back(id) {
+                    return;
                 }
             }
         }
         self.supervised.inflight.remove(&slot);
     }
 
+    /// Hands this call back if this process is outside of the container's network. Returns whether it does.
+    pub(super) fn hands_back(&mut self, call: &Notification, is_denied: bool) -> bool {
+        let Some(calls) = &mut self.handed_back else {
+            return false;
+        };
+        let call = *call;
+        calls.push(HandedBackCall { call, is_denied });
+        true
+    }
+
+    fn has_handed_back(&self, id: u64) -> bool {
+        let mut handed_back = self.handed_back.iter().flatten();
+        handed_back.any(|handed_back| handed_back.call.id == id)
+    }
+
     /// Copies the listener of an accept(2), and starts the monitor. `None` if the call was answered: one of these has failed,
-    /// or the listener does not expect headers.
+    /// or the listener does not expect headers; or if it is handed back.
     fn prepare_accept(
         &mut self,
         notification: &Notification,
@@ -342,6 +387,9 @@ impl Supervisor {
             self.supervised.calls.continue_syscall(notification.id);
             return None;
         };
+        if self.hands_back(notification, false) {
+            return None;
+        }
         // From now on the program ends with the supervisor.
         if let Some(monitor) = &mut self.monitor
             && let Err(error) = monitor.start(&self.supervised, &self.epoll)

@@ -17,7 +17,7 @@ use crate::sockets::ProgramSocket;
 use crate::stderr_line::try_write_line;
 
 impl Supervisor {
-    /// Copies a descriptor of the program. If that fails, the call is answered with the error.
+    /// Copies a descriptor of the program. If that fails, the call is answered with the error, or handed back.
     pub(super) fn descriptor(
         &mut self,
         call: &Notification,
@@ -28,6 +28,7 @@ impl Supervisor {
             .descriptor(&self.supervised.calls, call, number)
         {
             Ok(found) => found,
+            Err(error) if error.is_permission() && self.hands_back(call, true) => None,
             Err(error) => {
                 if error.is_permission() && !self.permission_error_logged {
                     self.permission_error_logged = true;
