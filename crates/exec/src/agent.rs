@@ -28,4 +28,4 @@ mod server;
 
 pub use container_state::{DEFAULT_POLICY, is_policy_name};
 pub use policy::AgentPolicy;
-pub use server::{Agent, AgentError, AgentExit, AgentHost};
+pub use server::{Agent, AgentError, AgentExit, AgentHost, PreparedAgent};

@@ -1,7 +1,7 @@
 //! Each process of the agent is killed, and the containers go on.
 
 use std::fs;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::time::Duration;
@@ -101,6 +101,27 @@ fn next_agent_takes_over_from_the_one_that_runs() {
     assert_sees(&served.lab, fresh_client_v4());
     first.wait_success(WAIT_LIMIT);
     first.wait_logged("another agent has taken over");
+    assert_sees(&served.lab, fresh_client_v4());
+}
+
+/// An agent that can't serve its admin endpoint ends before the earlier agent does. If the address may be the earlier agent's, it
+/// takes over, and serves without the endpoint.
+#[test]
+fn containers_are_supervised_although_the_next_agent_has_no_admin_endpoint() {
+    let (mut agent, served) = (Agent::start(&[]), Served::new("endpoint", "block"));
+    let _server = served.run(&agent);
+    let listen = format!("--listen={}", agent.socket());
+    let args = ["agent", &listen, "--trust=any", "--admin=192.0.2.1:9100"];
+    let mut failing = Process::start(agent.host(), BINARY, &args);
+    let status = failing.wait_exit(WAIT_LIMIT).expect("its end");
+    assert!(!status.success(), "{}", failing.log());
+    assert_sees(&served.lab, fresh_client_v4());
+    assert_eq!(agent.process.count_logged("has taken over"), 0);
+    let bind = || TcpListener::bind("127.0.0.1:9100").expect("bind(2)");
+    let _other = agent.host().enter(bind);
+    let mut first = agent.start_successor(&["--admin=127.0.0.1:9100"]);
+    first.wait_success(WAIT_LIMIT);
+    agent.process.wait_logged("the agent goes on without");
     assert_sees(&served.lab, fresh_client_v4());
 }
 

@@ -110,6 +110,17 @@ pub struct Agent {
     load_failures: RepeatThrottle,
 }
 
+/// An agent that does not serve yet. All that is likely to fail at the start has been done, so that an earlier agent, which serves
+/// meanwhile, is not ended for one that fails.
+#[derive(Debug)]
+pub struct PreparedAgent {
+    host: Box<dyn AgentHost>,
+    policies: Vec<AgentPolicy>,
+    users: BTreeSet<u32>,
+    epoll: Epoll,
+    watch: Option<PolicyWatch>,
+}
+
 /// Why the policies are reloaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ReloadCause {
@@ -119,25 +130,56 @@ enum ReloadCause {
     Files,
 }
 
-impl Agent {
-    /// Creates the agent with its listening socket, which is non-blocking, and with the descriptors that an earlier agent has
-    /// stored. Processes of `users` may announce containers. This process must have one thread only.
-    pub fn new(
-        host: Box<dyn AgentHost>,
-        users: BTreeSet<u32>,
+impl PreparedAgent {
+    /// Prepares an agent to which processes of `users` may announce containers.
+    ///
+    /// # Errors
+    ///
+    /// [`AgentError::Policies`]; EMFILE or ENOSPC of inotify(7), with policies that are watched.
+    pub fn new(host: Box<dyn AgentHost>, users: BTreeSet<u32>) -> Result<Self, AgentError> {
+        let policies = host.load_policies().map_err(AgentError::Policies)?;
+        let epoll = Epoll::new()?;
+        let watch = host
+            .watches_policies()
+            .then(|| watch_policies(&*host, &epoll))
+            .transpose()?;
+        Ok(Self {
+            host,
+            policies,
+            users,
+            epoll,
+            watch,
+        })
+    }
+
+    /// Starts the agent with its listening socket, which is non-blocking, and with the descriptors that an earlier agent has
+    /// stored. The policies are read again, as their files may have changed. This process must have one thread only.
+    pub fn take_over(
+        self,
         socket: OwnedFd,
         store: Box<dyn DescriptorStore>,
         stored: Vec<StoredDescriptor>,
-    ) -> Result<Self, AgentError> {
-        let policies = host.load_policies().map_err(AgentError::Policies)?;
-        let epoll = Epoll::new()?;
+    ) -> Result<Agent, AgentError> {
+        let Self {
+            host,
+            mut policies,
+            users,
+            epoll,
+            mut watch,
+        } = self;
+        match host.load_policies() {
+            Ok(current) => policies = current,
+            Err(error) => try_write_line(&format!(
+                "peername: {error}; the previous policies stay in force"
+            )),
+        }
+        if let Some(watch) = &mut watch {
+            watch.add_directories(&host.policy_directories());
+        }
         let signals = SignalFd::open(&[Signal::TERM, Signal::INT, Signal::HUP])?;
         epoll.add(&signals, Token::SIGNALS, Interest::Readable)?;
         epoll.add(&socket, Token::SOCKET, Interest::Readable)?;
-        let watch = host
-            .watches_policies()
-            .then(|| watch_policies(&*host, &epoll));
-        let mut agent = Self {
+        let mut agent = Agent {
             host,
             policies,
             users,
@@ -153,7 +195,7 @@ impl Agent {
             containers: HashMap::new(),
             refusals: RuntimeRefusalLog::default(),
             admin: None,
-            watch: watch.transpose()?,
+            watch,
             load_failures: RepeatThrottle::default(),
         };
         agent.watch_store()?;
@@ -161,7 +203,9 @@ impl Agent {
         agent.adopt(stored);
         Ok(agent)
     }
+}
 
+impl Agent {
     /// Answers the process of the admin endpoint from now on, and stores the sum of all counters in `totals`
     /// ([`create_totals`](super::admin::create_totals)).
     pub fn serve_admin(

@@ -23,10 +23,10 @@ use peername_daemon::options::Given;
 use peername_daemon::reload::file_watch::Fingerprints;
 use peername_daemon::service_manager;
 use peername_daemon::usage::UsageError;
-use peername_daemon::usage::error_text::advise_on_permission;
+use peername_daemon::usage::error_text::{advise_on_permission, with_causes};
 use peername_exec::agent::admin::create_totals;
 use peername_exec::agent::descriptor_store::{DescriptorStore, StoredDescriptor, StoredName};
-use peername_exec::agent::{Agent, AgentExit, AgentHost, AgentPolicy, holder};
+use peername_exec::agent::{AgentExit, AgentHost, AgentPolicy, PreparedAgent, holder};
 use peername_exec::interfaces;
 use peername_identity::Table;
 use peername_sys::event::signals::SignalFd;
@@ -66,26 +66,44 @@ fn serve(given: &Given<Serve>) -> anyhow::Result<ExitCode> {
     PidFd::check_proc().context("the containers' processes are found by /proc")?;
     // The store has descriptors of every container.
     limits::raise_open_files()?;
-    let OpenedAgent {
-        store,
-        stored,
-        socket,
-    } = listen(&args).map_err(|error| advise_on_permission(error, NOT_ROOT))?;
     let users = [user::effective_uid(), 0]
         .into_iter()
         .chain(args.runtime_uid.iter().copied())
         .collect();
     let on_takeover = args.on_takeover;
+    // What can fail is done before an earlier agent ends.
+    let host = Host {
+        args: args.clone(),
+        policy_files: RefCell::default(),
+    };
+    let prepared = PreparedAgent::new(Box::new(host), users)?;
+    let totals = create_totals()?;
+    let mut admin = match start_admin(given, totals) {
+        // An earlier agent may have the address.
+        Err(error) if is_in_use(&error) => None,
+        started => Some(started?),
+    };
+    let OpenedAgent {
+        store,
+        stored,
+        socket,
+        has_predecessor,
+    } = listen(&args).map_err(|error| advise_on_permission(error, NOT_ROOT))?;
     let needed = CapabilitySet::SYS_PTRACE | CapabilitySet::SYS_ADMIN;
     if is_effective(needed) {
         keep_only(needed)?;
     }
-    let host = Host {
-        args,
-        policy_files: RefCell::default(),
-    };
-    let mut agent = Agent::new(Box::new(host), users, socket, store, stored)?;
-    if let Some((liveness, totals)) = start_admin(given)? {
+    if admin.is_none() {
+        admin = match retry_start_admin(given, totals) {
+            Err(error) if has_predecessor => {
+                log_and_go_on(&error);
+                None
+            }
+            started => Some(started?),
+        };
+    }
+    let mut agent = prepared.take_over(socket, store, stored)?;
+    if let Some(liveness) = admin.flatten() {
         agent.serve_admin(liveness, totals)?;
     }
     match agent.run()? {
@@ -109,6 +127,8 @@ struct OpenedAgent {
     /// What an earlier agent has left in the store, beside the socket.
     stored: Vec<StoredDescriptor>,
     socket: OwnedFd,
+    /// Whether an earlier agent has left anything in the store. It has ended by now, and its containers wait for this one.
+    has_predecessor: bool,
 }
 
 fn listen(args: &Serve) -> anyhow::Result<OpenedAgent> {
@@ -117,39 +137,57 @@ fn listen(args: &Serve) -> anyhow::Result<OpenedAgent> {
         .with_context(|| format!("--listen {}", args.listen.display()))?;
     make_directory(&args.listen)?;
     let store::Opened { store, mut stored } = store::wait_open(args)?;
+    let has_predecessor = !stored.is_empty();
     let socket = match take_socket(&mut stored, &args.listen) {
         Some(socket) => socket,
         None => bind(&args.listen)?,
     };
-    set_mode(&args.listen, socket_mode(args))?;
+    match set_mode(&args.listen, socket_mode(args)) {
+        // The agent checks the user of each peer in any case.
+        Err(error) if has_predecessor => log_and_go_on(&error),
+        set => set?,
+    }
     Ok(OpenedAgent {
         store,
         stored,
         socket,
+        has_predecessor,
     })
 }
 
-/// Starts the process of the admin endpoint, if `--admin` is given. Retries while the address is in use: an earlier agent may
-/// have it for a moment more.
-fn start_admin(given: &Given<Serve>) -> anyhow::Result<Option<(OwnedFd, Table<'static>)>> {
-    let totals = create_totals()?;
+/// Logs an error that is not worth the end of the agent, for whose calls containers wait.
+fn log_and_go_on(error: &anyhow::Error) {
+    write_line(format_args!(
+        "peername: {}; the agent goes on without",
+        with_causes(error)
+    ));
+}
+
+/// Starts the process of the admin endpoint, if `--admin` is given. Returns the agent's end of its liveness socket.
+fn start_admin(given: &Given<Serve>, totals: Table<'static>) -> anyhow::Result<Option<OwnedFd>> {
+    start_process(AdminEndpoint {
+        is_agent: true,
+        args: given.options.admin.clone(),
+        table: totals,
+        config: format!("{:#}\n", Value::from(given.as_json().clone())),
+        verbose: given.options.verbose.into(),
+    })
+}
+
+/// Starts the process of the admin endpoint once its address is free: an earlier agent may have it for a moment more.
+fn retry_start_admin(
+    given: &Given<Serve>,
+    totals: Table<'static>,
+) -> anyhow::Result<Option<OwnedFd>> {
     let deadline = Instant::now() + ADMIN_RETRY_LIMIT;
-    let liveness = loop {
-        let endpoint = AdminEndpoint {
-            is_agent: true,
-            args: given.options.admin.clone(),
-            table: totals,
-            config: format!("{:#}\n", Value::from(given.as_json().clone())),
-            verbose: given.options.verbose.into(),
-        };
-        match start_process(endpoint) {
+    loop {
+        match start_admin(given, totals) {
             Err(error) if is_in_use(&error) && Instant::now() < deadline => {
                 thread::sleep(ADMIN_RETRY_INTERVAL);
             }
-            started => break started?,
+            started => return started,
         }
-    };
-    Ok(liveness.map(|liveness| (liveness, totals)))
+    }
 }
 
 fn is_in_use(error: &anyhow::Error) -> bool {
