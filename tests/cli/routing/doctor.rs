@@ -121,6 +121,16 @@ fn only_the_given_backend_is_checked() {
     assert!(!report.contains("[::1]"), "{report}");
 }
 
+/// What UDP needs of the host is checked without a listener or backend, too.
+#[test]
+fn protocol_alone_selects_the_checks_of_the_host() {
+    for (protocol, count) in [("tcp", 0), ("both", 1)] {
+        let report = run(&Host::new(), &format!("doctor --protocol {protocol}"), 0);
+        let lines = check_lines(&report, "--data-path kernel: ");
+        assert_eq!(lines.len(), count, "{protocol}: {report}");
+    }
+}
+
 /// `doctor` validates the file first, and then checks its listeners and backends.
 #[test]
 fn configuration_file_is_checked_as_a_whole() {

@@ -158,6 +158,7 @@ struct CheckedConfig {
     /// The configuration file; `None` if the options name listeners and backends.
     file: Option<PathBuf>,
     listen: Vec<(Transport, SocketAddr)>,
+    has_udp: bool,
     /// Each with the firewall mark of connections to it. Port 0 stands for the port that a client connects to.
     backends: Vec<(Backend, u32)>,
     /// Whether the proxy's start adds the rules and routes that the backends need.
@@ -193,8 +194,12 @@ impl CheckedConfig {
             })
             .filter(|backend| seen.insert(*backend))
             .collect();
+        let listen: Vec<_> = setup.all_listeners().collect();
         Ok(Self {
-            listen: setup.all_listeners().collect(),
+            has_udp: listen
+                .iter()
+                .any(|(transport, _)| *transport == Transport::Udp),
+            listen,
             backends,
             sets_up_routes: setup.host.setup_routes,
             admin: setup.common.process.admin.first().cloned(),
@@ -214,6 +219,7 @@ impl CheckedConfig {
         let transports = args.backends.protocol.transports();
         Ok(Self {
             file: None,
+            has_udp: args.backends.protocol.has_udp(),
             listen: transports
                 .iter()
                 .flat_map(|&transport| listen.iter().map(move |&addr| (transport, addr)))
@@ -225,14 +231,6 @@ impl CheckedConfig {
             sets_up_routes: false,
             admin: None,
         })
-    }
-
-    fn has_udp(&self) -> bool {
-        let listen = self.listen.iter().map(|(transport, _)| *transport);
-        let backends = self.backends.iter().map(|(backend, _)| backend.transport);
-        listen
-            .chain(backends)
-            .any(|transport| transport == Transport::Udp)
     }
 
     /// Whether a proxy serves one of the listeners already.
@@ -272,7 +270,7 @@ impl CheckedConfig {
         if self.admin.is_none() && self.is_served() {
             note(running::unseen_refusals());
         }
-        if self.has_udp() {
+        if self.has_udp {
             note(udp::receive_buffer());
             note(udp::data_path());
         }
