@@ -1,26 +1,21 @@
 //! Upgrade without loss: SIGUSR2 and `peername upgrade`.
 
+mod admin;
 mod drain;
 mod load;
 
 use std::fs;
-use std::net::{SocketAddr, TcpStream};
-use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::thread;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use peername_sys::process::pidfd::descendants;
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::Value;
 
 use crate::harness::addr::{LISTEN_V4, TARGET_V4, fresh_client_v4};
-use crate::harness::admin::get;
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
 use crate::harness::lab::{Lab, Process, Scratch, assert_contains, wait_until};
-use crate::harness::peername::{BINARY, PROXY_ARGS, words};
-use crate::harness::rig::load::SetOnDrop;
+use crate::harness::peername::{BINARY, PROXY_ARGS};
 use crate::harness::rig::proxy::{connect_client, connect_fresh_client};
 use crate::harness::rig::upgrade::{Binary, UpgradeRig};
 use load::under_tcp_load;
@@ -112,45 +107,6 @@ fn upgrade_applies_another_number_of_workers() {
     });
 }
 
-/// The new process reports the upgrade, and keeps the log level and the maintenance that were set over the admin endpoint.
-#[test]
-fn new_process_reports_the_upgrade_and_keeps_log_level_and_maintenance() {
-    let lab = Lab::new();
-    let scratch = Scratch::new();
-    let path = scratch.path_text("admin.sock");
-    let socket = format!("--admin=unix:{path}");
-    let args = [&quiet_args()[..], &[&socket]].concat();
-    let mut rig = UpgradeRig::start(&lab.server, &args);
-    let by_path = ["--unix-socket", &path];
-    let status = || -> Value {
-        let answer = get(&lab.server, &by_path, "/status");
-        let json = answer.strip_suffix("200").expect("200");
-        serde_json::from_str(json).expect("JSON")
-    };
-    assert_eq!(status()["last_upgrade"], Value::Null);
-    let put = |path, value| {
-        let args = [&by_path[..], &["-X", "PUT", "-d", value]].concat();
-        get(&lab.server, &args, path)
-    };
-    assert_eq!(put("/log-level", "debug"), "debug\n200");
-    assert_eq!(put("/readyz", "maintenance"), "maintenance\n200");
-    let old = rig.serving_inside();
-    assert_eq!(status()["pid"].to_string(), old);
-    rig.upgrade(&lab.server).expect("it upgrades");
-    let new = status();
-    assert_eq!(new["pid"].to_string(), rig.serving_inside());
-    let upgrade = &new["last_upgrade"];
-    assert_eq!(upgrade["refused"], Value::Null, "{new}");
-    assert_eq!(upgrade["replaced_pid"].to_string(), old, "{new}");
-    assert!(upgrade["at"].as_u64().is_some_and(|at| at > 0), "{new}");
-    assert_eq!(get(&lab.server, &by_path, "/log-level"), "debug\n200");
-    let readiness = get(&lab.server, &by_path, "/readyz");
-    assert!(readiness.starts_with("maintenance"), "{readiness}");
-    assert_eq!(put("/readyz", "ready"), "ready\n200");
-    rig.upgrade(&lab.server).expect("it upgrades");
-    assert_eq!(get(&lab.server, &by_path, "/readyz"), "ready\n200");
-}
-
 /// The system refuses the new process a thread (`TasksMax=`, RLIMIT_NPROC). The old one goes on.
 #[test]
 fn upgrade_without_threads_is_refused() {
@@ -240,88 +196,6 @@ fn upgrade_keeps_the_routing_rules() {
     rig.wait_drained();
     rig.signal(Signal::TERM);
     wait_until("no rule is left", || lab.server.routing_rules() == before);
-}
-
-/// Connections to the admin endpoint are never refused, and the path of its Unix socket stays.
-#[test]
-fn upgrade_hands_the_admin_endpoint_over() {
-    let lab = Lab::new();
-    let scratch = Scratch::new();
-    let path = scratch.path_text("admin.sock");
-    let (by_path, by_tcp) = (format!("--admin=unix:{path}"), "--admin=127.0.0.1:9100");
-    let by_path = by_path.as_str();
-    for options in [&[by_path][..], &[by_tcp], &[by_tcp, by_path]] {
-        let args = [PROXY_ARGS, options].concat();
-        let mut rig = UpgradeRig::start(&lab.server, &args);
-        let get_by = |option: &str, resource: &str| {
-            if option.contains("unix") {
-                let url = format!("http://localhost{resource}");
-                lab.server
-                    .run("curl", &["-sf", "--unix-socket", &path, &url])
-            } else {
-                let url = format!("http://127.0.0.1:9100{resource}");
-                lab.server.run("curl", &["-sf", &url])
-            }
-        };
-        let get = |resource: &str| get_by(options[0], resource);
-        let is_ready = || {
-            let mut answers = options.iter().map(|option| get_by(option, "/readyz"));
-            answers.all(|answer| answer == "ready\n")
-        };
-        let connect = || {
-            for option in options {
-                let connected = if option.contains("unix") {
-                    UnixStream::connect(&path).map(drop)
-                } else {
-                    lab.server
-                        .enter(|| TcpStream::connect("127.0.0.1:9100"))
-                        .map(drop)
-                };
-                connected.expect(option);
-            }
-        };
-        for _ in 0..3 {
-            assert!(is_ready());
-            while_connecting(connect, || {
-                rig.upgrade(&lab.server).expect("it upgrades");
-                assert!(is_ready());
-                rig.wait_drained();
-            });
-            assert!(is_ready());
-        }
-        rig.install(&lab.server, Binary::Fails);
-        rig.upgrade(&lab.server).expect_err("a refusal");
-        assert!(is_ready());
-        let metrics = get("/metrics");
-        assert_contains(&metrics, &["peername_upgrades_refused_total 1\n"]);
-        let status = get("/status");
-        assert_contains(&status, &["\"refused\": \"the new process"]);
-        rig.signal(Signal::TERM);
-        wait_until("the exit", || rig.servers().is_empty());
-        assert!(!fs::exists(&path).expect("stat"));
-    }
-}
-
-/// Runs `work` while another thread calls `connect` again and again, which panics if a connection is refused.
-#[track_caller]
-fn while_connecting(connect: impl Fn() + Sync, work: impl FnOnce()) {
-    let is_over = AtomicBool::new(false);
-    thread::scope(|scope| {
-        // The thread ends even if the test fails.
-        let end = SetOnDrop(&is_over);
-        let connecting = scope.spawn(|| {
-            while !is_over.load(Relaxed) {
-                connect();
-                thread::sleep(Duration::from_millis(5));
-            }
-        });
-        work();
-        drop(end);
-        assert!(
-            connecting.join().is_ok(),
-            "a connection was refused, see above"
-        );
-    });
 }
 
 /// `pgrep` lists the launcher, too, so an operator may take it for the process to upgrade.

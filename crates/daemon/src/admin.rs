@@ -8,6 +8,7 @@ use std::sync::Arc;
 use anyhow::{Context, anyhow};
 use peername_observe::admin::{
     AdminAddr, AdminHandle, AdminListener, AdminServer, AllowedHosts, Health, MAX_CONNECTIONS,
+    ServedListener,
 };
 use peername_server::listeners::{InheritedSockets, open_single};
 use peername_server::threads::spawn_with_runtime;
@@ -15,7 +16,6 @@ use peername_sys::ipc::fd_passing::refuse_descriptors;
 use peername_sys::ipc::unix_socket_file::UnixSocketFile;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
-use tokio::task::AbortHandle;
 
 use crate::handover::{Predecessor, SharedSocket, SocketInfo};
 
@@ -138,7 +138,7 @@ struct ServedSocket {
     /// Identifies the socket in an upgrade.
     info: SocketInfo,
     handle: AdminHandle,
-    task: AbortHandle,
+    listener: ServedListener,
 }
 
 impl PreparedAdmin {
@@ -168,14 +168,18 @@ impl PreparedAdmin {
         let Some(AdminThread { runtime, running }) = self.thread else {
             return RunningAdmin::default();
         };
-        let tasks = {
+        let served = {
             let _entered = runtime.enter();
             server.start(self.listeners)
         };
         let mut sockets = Vec::new();
-        for ((addr, handle), task) in args.admin.iter().zip(self.handles).zip(tasks) {
+        for ((addr, handle), listener) in args.admin.iter().zip(self.handles).zip(served) {
             let info = SocketInfo::Admin(addr.to_string());
-            sockets.push(ServedSocket { info, handle, task });
+            sockets.push(ServedSocket {
+                info,
+                handle,
+                listener,
+            });
         }
         RunningAdmin {
             sockets,
@@ -208,13 +212,12 @@ impl RunningAdmin {
         Ok(all)
     }
 
-    /// Stops accepting from the sockets that the process that takes over has adopted, and leaves their paths to that process.
-    pub fn leave(&self, adopted: &[SocketInfo]) {
-        for socket in &self.sockets {
-            if adopted.contains(&socket.info) {
-                socket.handle.give_up_path_ownership();
-                socket.task.abort();
-            }
+    /// Closes the sockets that the process that takes over has adopted, and leaves their paths and clients to that process.
+    pub fn leave(&mut self, adopted: &[SocketInfo]) {
+        let is_adopted = |socket: &mut ServedSocket| adopted.contains(&socket.info);
+        for socket in self.sockets.extract_if(.., is_adopted) {
+            socket.handle.give_up_path_ownership();
+            socket.listener.leave();
         }
     }
 }

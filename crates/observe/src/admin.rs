@@ -33,8 +33,9 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::unix::UCred;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::runtime::Handle;
-use tokio::task::AbortHandle;
-use tokio::time::sleep;
+use tokio::sync::{Notify, watch};
+use tokio::task::{AbortHandle, yield_now};
+use tokio::time::{sleep, timeout};
 use tracing::Level;
 
 pub use address::{AdminAddr, ParseAdminAddrError};
@@ -190,9 +191,9 @@ impl<H: Health> AdminServer<H> {
         self.health.check_liveness().await;
     }
 
-    /// Answers on each of `listeners`, on the current runtime, until its task is aborted. Each has its own limits of
+    /// Answers on each of `listeners`, on the current runtime, until [`ServedListener::leave`]. Each has its own limits of
     /// open connections and streams, so that clients of one can't keep those of another out.
-    pub fn start(self, listeners: Vec<AdminListener>) -> Vec<AbortHandle> {
+    pub fn start(self, listeners: Vec<AdminListener>) -> Vec<ServedListener> {
         let server = Arc::new(self);
         let events = Arc::clone(&server);
         tokio::spawn(async move { events.publish_events().await });
@@ -200,37 +201,51 @@ impl<H: Health> AdminServer<H> {
             .into_iter()
             .map(|listener| {
                 listener.take_path_ownership();
-                tokio::spawn(Arc::clone(&server).serve(listener)).abort_handle()
+                let (serving, left) = watch::channel(());
+                let accept_loop = tokio::spawn(Arc::clone(&server).serve(listener, left));
+                ServedListener {
+                    accept_loop: accept_loop.abort_handle(),
+                    serving,
+                }
             })
             .collect()
     }
 
-    async fn serve(self: Arc<Self>, listener: AdminListener) {
+    async fn serve(self: Arc<Self>, listener: AdminListener, left: watch::Receiver<()>) {
         let served = match listener {
-            AdminListener::Tcp(socket) => self.serve_tcp(socket).await,
+            AdminListener::Tcp(socket) => self.serve_tcp(socket, left).await,
             // `file` is kept until the end: dropping it removes the socket's path.
-            AdminListener::Unix(file) => self.serve_unix(&file).await,
+            AdminListener::Unix(file) => self.serve_unix(&file, left).await,
         };
         if let Err(error) = served {
             tracing::warn!("--admin: epoll_ctl(2): {error}");
         }
     }
 
-    async fn serve_tcp(self: Arc<Self>, socket: std::net::TcpListener) -> io::Result<()> {
+    async fn serve_tcp(
+        self: Arc<Self>,
+        socket: std::net::TcpListener,
+        left: watch::Receiver<()>,
+    ) -> io::Result<()> {
         let listener = TcpListener::from_std(socket)?;
         let mut open = OpenConnections::default();
         let streams = StreamPermits::default();
         loop {
             match listener.accept().await {
                 Ok((stream, _)) => {
-                    open.insert(self.spawn_connection(stream, Via::Network, streams.clone()));
+                    let (via, streams, left) = (Via::Network, streams.clone(), left.clone());
+                    open.insert(self.spawn_connection(stream, via, streams, left));
                 }
                 Err(_) => sleep(ACCEPT_RETRY).await,
             }
         }
     }
 
-    async fn serve_unix(self: Arc<Self>, file: &UnixSocketFile) -> io::Result<()> {
+    async fn serve_unix(
+        self: Arc<Self>,
+        file: &UnixSocketFile,
+        left: watch::Receiver<()>,
+    ) -> io::Result<()> {
         let listener = UnixListener::from_std(file.socket().try_clone()?)?;
         let mut open = OpenConnections::default();
         let streams = StreamPermits::default();
@@ -238,7 +253,8 @@ impl<H: Health> AdminServer<H> {
             match listener.accept().await {
                 Ok((stream, _)) => {
                     let via = Via::UnixSocket(stream.peer_cred().ok());
-                    open.insert(self.spawn_connection(stream, via, streams.clone()));
+                    let (streams, left) = (streams.clone(), left.clone());
+                    open.insert(self.spawn_connection(stream, via, streams, left));
                 }
                 Err(_) => sleep(ACCEPT_RETRY).await,
             }
@@ -250,25 +266,65 @@ impl<H: Health> AdminServer<H> {
         stream: IO,
         via: Via,
         streams: StreamPermits,
+        left: watch::Receiver<()>,
     ) -> AbortHandle
     where
         IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let server = Arc::clone(self);
         let task = tokio::spawn(async move {
+            let requested = Notify::new();
             let service = service_fn(|request| {
-                let (server, streams) = (&server, &streams);
-                async move { Ok::<_, Infallible>(server.respond(request, via, streams).await) }
+                let (server, streams, requested) = (&server, &streams, &requested);
+                async move {
+                    requested.notify_one();
+                    // If it has to shut down, the response announces it.
+                    yield_now().await;
+                    Ok::<_, Infallible>(server.respond(request, via, streams).await)
+                }
             });
             let connection = http1::Builder::new()
                 .timer(TokioTimer::new())
                 .header_read_timeout(HEAD_TIMEOUT)
                 .serve_connection(TokioIo::new(stream), service);
+            tokio::pin!(connection);
             // An error means that the client has closed the connection.
+            tokio::select! {
+                biased;
+                _ = connection.as_mut() => return,
+                () = wait_shutdown(left, &requested) => connection.as_mut().graceful_shutdown(),
+            }
             let _ = connection.await;
         });
         task.abort_handle()
     }
+}
+
+/// A listener while it is served.
+#[derive(Debug)]
+pub struct ServedListener {
+    accept_loop: AbortHandle,
+    /// Dropping this ends the connections.
+    serving: watch::Sender<()>,
+}
+
+impl ServedListener {
+    /// Leaves the clients to another process that has the socket: closes this process's socket, idle connections, and each
+    /// other connection after the request in flight.
+    pub fn leave(self) {
+        self.accept_loop.abort();
+        drop(self.serving);
+    }
+}
+
+/// Waits until a connection has to be shut down, because its listener was left. The first request of a new connection may be
+/// on the way, and is answered.
+async fn wait_shutdown(mut left: watch::Receiver<()>, requested: &Notify) {
+    while left.changed().await.is_ok() {}
+    // The runtime learns meanwhile which sockets are readable.
+    yield_now().await;
+    // Returns at once if there was a request.
+    let _ = timeout(FIRST_REQUEST_GRACE, requested.notified()).await;
 }
 
 /// The open connections, oldest first. A new one evicts the oldest when there are too many, so that clients that are
@@ -319,4 +375,6 @@ impl AllowedHosts {
 /// Limit of open connections of one listener: scrapers, probes and open pages are few.
 pub const MAX_CONNECTIONS: usize = 32;
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time for the first request of a connection whose listener was left.
+const FIRST_REQUEST_GRACE: Duration = Duration::from_secs(2);
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
