@@ -23,7 +23,7 @@ use peername_sys::throttle::RepeatThrottle;
 use tokio::runtime::{Builder, Handle};
 
 use crate::admin::PreparedAdmin;
-use crate::handover::{Predecessor, PreviousState};
+use crate::handover::{Predecessor, ProcessState};
 use crate::listeners::ListenPlan;
 use crate::listeners::running::{Opened, RunningListeners};
 use crate::logging::AuditLog;
@@ -153,10 +153,9 @@ async fn start<C: Command>(
 
     let mut inherited =
         InheritedSockets::new(listen_fds::receive()?).map_err(UsageError::from_error)?;
-    let previous_state = PreviousState::from_predecessor(previous.as_ref());
     let admin = process.admin.open(&mut inherited, previous.as_mut())?;
     let plans = command.listen_plans(&setup, &checked);
-    let listeners = Opened::open(plans, &process, inherited, previous)?;
+    let mut listeners = Opened::open(plans, &process, inherited, previous)?;
     let privileged = command.open(&setup, checked, &listeners).await?;
 
     let confinement = process
@@ -164,11 +163,18 @@ async fn start<C: Command>(
         .confine(command.needs(&setup, &listeners)?)?;
     start_first_blocking_thread(&Handle::current()).context("starting a thread")?;
     let (_logs, log_level) = process.logging.start(command.audit_log(&privileged));
-    previous_state.set_log_level(&log_level);
     confinement.log();
     log_warnings(&setup);
 
-    let history = previous_state.history();
+    let history = History::default();
+    let state = ProcessState {
+        log_level: log_level.clone(),
+        history: history.clone(),
+    };
+    let is_successor = listeners.previous.is_some();
+    if let Some(previous) = &mut listeners.previous {
+        previous.state = Some(state.clone());
+    }
     let config = ConfigInForce::new(&setup.common().json);
     let watch = FileWatch::of_configuration(command.watches(&setup), files);
     let ready = Ready {
@@ -182,7 +188,7 @@ async fn start<C: Command>(
     let resources = Resources {
         command: C::NAME,
         connections: Some(Box::new(listeners.workers.connections())),
-        log_level: Some(Box::new(log_level.clone())),
+        log_level: Some(Box::new(log_level)),
         config: Some(config.clone()),
         history: history.clone(),
         limit: Some(Arc::new(listeners.workers.limit())),
@@ -196,11 +202,10 @@ async fn start<C: Command>(
         signals,
         watch,
         rereading: BoundedCalls::new(MAX_REREADS),
-        is_successor: previous_state.is_some(),
+        is_successor,
         config,
         upgrades: Upgrades { upgrader, admin },
-        history: history.clone(),
-        log_level,
+        state,
         refusals: RepeatThrottle::default(),
     };
     let code = tokio::select! {

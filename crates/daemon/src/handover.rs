@@ -3,8 +3,8 @@
 pub(crate) mod channel;
 pub(crate) mod message;
 mod predecessor;
-mod previous_state;
+mod process_state;
 
 pub use message::{SharedSocket, SocketInfo};
 pub use predecessor::{Predecessor, report_failure};
-pub use previous_state::PreviousState;
+pub use process_state::ProcessState;

@@ -13,12 +13,11 @@ use std::time::Duration;
 
 use anyhow::Context;
 use peername_observe::admin::ConfigInForce;
-use peername_observe::admin::history::History;
 use peername_sys::throttle::RepeatThrottle;
 use tokio::time::timeout;
 
+use crate::handover::ProcessState;
 use crate::listeners::running::RunningListeners;
-use crate::logging::LevelHandle;
 use crate::options::heading;
 use crate::process::Process;
 use crate::service_manager;
@@ -120,10 +119,8 @@ pub struct Serving {
     pub config: ConfigInForce,
     /// The means to replace the process.
     pub upgrades: Upgrades,
-    /// The reloads and upgrades so far.
-    pub history: History,
-    /// The level of the log.
-    pub log_level: LevelHandle,
+    /// The state that an upgrade hands over.
+    pub state: ProcessState,
     /// Throttles the log of refused reloads that are tried again.
     pub refusals: RepeatThrottle,
 }
@@ -173,15 +170,14 @@ impl Serving {
     /// Upgrades the process. Returns how this process ends, or `None` if it goes on.
     async fn upgrade<R: Reload>(&mut self, command: &R) -> anyhow::Result<Option<Ending>> {
         let process = &command.setup().common().process;
-        let changed_level = process.logging.changed_level(&self.log_level);
-        let in_maintenance = self.history.is_in_maintenance();
-        let upgrades = &mut self.upgrades;
-        upgrades.upgrader.pass_on(changed_level, in_maintenance);
-        let (timeout, summary) = (process.upgrade_timeout, command.setup().summary());
-        let upgrade = upgrades.upgrade(&mut self.listeners, &mut self.signals, timeout, &summary);
+        let summary = command.setup().summary();
+        let (listeners, signals) = (&mut self.listeners, &mut self.signals);
+        let upgrade = self
+            .upgrades
+            .upgrade(listeners, signals, &self.state, process, &summary);
         Ok(match upgrade.await? {
             Outcome::Refused(reason) => {
-                self.history.add_refused_upgrade(reason);
+                self.state.history.add_refused_upgrade(reason);
                 None
             }
             Outcome::HandedOver => Some(Ending::Replaced),
@@ -211,7 +207,7 @@ impl Serving {
         match applied {
             Ok((opened, closed)) => {
                 self.refusals.clear();
-                self.history.add_reload(Ok(()));
+                self.state.history.add_reload(Ok(()));
                 let changed = changed_keys(&before, &command.setup().common().json);
                 let changed_files = self.watch.note_in_force();
                 let files = join(changed_files.iter().map(|file| file.display()));
@@ -226,7 +222,7 @@ impl Serving {
                     tracing::warn!("reload refused, nothing was changed: {error}");
                 }
                 if is_new {
-                    self.history.add_reload(Err(error.clone()));
+                    self.state.history.add_reload(Err(error.clone()));
                 }
                 service_manager::ready(&format!("last reload refused ({error}); {summary}"));
             }

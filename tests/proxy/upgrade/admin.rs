@@ -60,6 +60,34 @@ fn new_process_reports_the_upgrade_and_keeps_log_level_and_maintenance() {
     assert_eq!(get(&lab.server, &by_path, "/readyz"), "ready\n200");
 }
 
+/// The old process still answers `PUT` while the new one starts.
+#[test]
+fn new_process_keeps_log_level_and_maintenance_that_were_set_during_the_upgrade() {
+    let lab = Lab::new();
+    let scratch = Scratch::new();
+    let path = scratch.path_text("admin.sock");
+    let socket = format!("--admin=unix:{path}");
+    let args = [&quiet_args()[..], &[&socket]].concat();
+    let rig = UpgradeRig::start(&lab.server, &args);
+    let by_path = ["--unix-socket", &path];
+    let put = |path, value| {
+        let args = [&by_path[..], &["-X", "PUT", "-d", value]].concat();
+        get(&lab.server, &args, path)
+    };
+    assert_eq!(put("/log-level", "debug"), "debug\n200");
+    rig.install(&lab.server, Binary::Waits);
+    rig.signal(Signal::USR2);
+    rig.wait_waiting();
+    assert_eq!(put("/log-level", "warn"), "warn\n200");
+    assert_eq!(put("/readyz", "maintenance"), "maintenance\n200");
+    wait_until("the end of the old process", || {
+        !rig.servers().contains(&rig.serving)
+    });
+    assert_eq!(get(&lab.server, &by_path, "/log-level"), "warn\n200");
+    let readiness = get(&lab.server, &by_path, "/readyz");
+    assert!(readiness.starts_with("maintenance"), "{readiness}");
+}
+
 /// Connections to the admin endpoint are never refused, and the path of its Unix socket stays.
 #[test]
 fn upgrade_hands_the_admin_endpoint_over() {

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 /// The version of the protocol, to be raised with each change of a message, except for a new field that may be absent. A
 /// process of another version refuses the upgrade, and the old process goes on.
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
 
 /// From the old process to the new one.
 #[derive(Debug, Deserialize, Serialize)]
@@ -21,9 +21,6 @@ pub(crate) enum ToSuccessor {
         version: u32,
         /// The subcommand.
         command: String,
-        /// What the new process continues, beside sockets and sessions.
-        #[serde(flatten)]
-        inheritance: Inheritance,
     },
     /// Some sockets, each with its descriptor.
     Sockets(Vec<SocketInfo>),
@@ -39,7 +36,7 @@ pub(crate) enum ToSuccessor {
     /// All sessions were sent. [`ToPredecessor::Ready`] answers it.
     AllSessions,
     /// From now on the new process serves.
-    Serve,
+    Serve(Inheritance),
 }
 
 impl ToSuccessor {
@@ -93,11 +90,10 @@ pub(crate) enum FromLauncher {
 }
 
 /// What the new process continues, beside sockets and sessions.
-#[derive(Clone, Debug, Default, Deserialize, Serialize)]
-#[serde(default)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct Inheritance {
     /// The id of the old process.
-    pub(crate) pid: Option<u32>,
+    pub(crate) pid: u32,
     /// The level of the log, if it was changed while the process ran.
     pub(crate) log_level: Option<String>,
     /// Whether `PUT /readyz` has set maintenance.

@@ -16,9 +16,8 @@ use peername_sys::ipc::inherited_socket::InheritedSocket;
 use peername_sys::process::stderr;
 
 use super::channel::Channel;
-use super::message::{
-    CHANNEL_VARIABLE, Inheritance, SocketInfo, ToPredecessor, ToSuccessor, VERSION,
-};
+use super::message::{CHANNEL_VARIABLE, SocketInfo, ToPredecessor, ToSuccessor, VERSION};
+use super::process_state::ProcessState;
 use crate::listeners::ListenPlan;
 use crate::usage::error_text::with_causes;
 use crate::value::text::ranges;
@@ -29,7 +28,8 @@ pub struct Predecessor {
     channel: Channel,
     /// Its subcommand.
     pub(crate) command: String,
-    pub(crate) inheritance: Inheritance,
+    /// The state of this process, which continues that of the previous one.
+    pub(crate) state: Option<ProcessState>,
     /// All sockets that were received, in their order.
     received: Vec<SocketInfo>,
     tcp: HashMap<SocketAddr, Vec<TcpListener>>,
@@ -62,12 +62,7 @@ impl Predecessor {
         };
         channel.set_time_limit(RECEIVE_LIMIT)?;
         let (hello, fds) = receive(&channel)?;
-        let ToSuccessor::Hello {
-            version,
-            command,
-            inheritance,
-        } = hello
-        else {
+        let ToSuccessor::Hello { version, command } = hello else {
             bail!("{OTHER_VERSION}");
         };
         let _ = FAILURE_CHANNEL.set(channel.try_clone()?);
@@ -82,7 +77,7 @@ impl Predecessor {
         let mut predecessor = Self {
             channel,
             command,
-            inheritance,
+            state: None,
             received: Vec::new(),
             tcp: HashMap::new(),
             udp: HashMap::new(),
@@ -249,7 +244,12 @@ impl Predecessor {
                     group.restore(worker, (state, sockets), &mut udp)?;
                 }
                 (ToSuccessor::AllSessions, _) => send(&self.channel, &ToPredecessor::Ready)?,
-                (ToSuccessor::Serve, _) => return Ok(()),
+                (ToSuccessor::Serve(inheritance), _) => {
+                    if let Some(state) = &self.state {
+                        state.restore(&inheritance);
+                    }
+                    return Ok(());
+                }
                 _ => bail!("{OTHER_VERSION}"),
             }
         }

@@ -1,11 +1,10 @@
 //! One upgrade, from the request to its outcome.
 
-use std::time::Duration;
-
 use super::successor::Upgrader;
 use crate::admin::RunningAdmin;
-use crate::handover::SharedSocket;
+use crate::handover::{ProcessState, SharedSocket};
 use crate::listeners::running::RunningListeners;
+use crate::process::Process;
 use crate::service_manager;
 use crate::signals::Signals;
 use crate::usage::error_text::with_causes;
@@ -32,17 +31,19 @@ pub enum Outcome {
 
 impl Upgrades {
     /// Starts the new process, and hands over once it is ready. Logs the outcome, and reports it to `peername upgrade`.
-    /// `timeout` limits the start of the new process; `summary` says what this one serves.
+    /// The new process continues `state`; `process` are this one's options, and `summary` says what it serves.
     pub async fn upgrade(
         &mut self,
         listeners: &mut RunningListeners,
         signals: &mut Signals,
-        timeout: Duration,
+        state: &ProcessState,
+        process: &Process,
         summary: &str,
     ) -> anyhow::Result<Outcome> {
         signals.upgrades.begin();
         service_manager::reloading();
-        let Some(upgraded) = self.try_upgrade(listeners, signals, timeout).await? else {
+        let upgraded = self.try_upgrade(listeners, signals, state, process);
+        let Some(upgraded) = upgraded.await? else {
             return Ok(Outcome::Stopped);
         };
         let upgraded = upgraded.map_err(|error| with_causes(&error));
@@ -62,13 +63,16 @@ impl Upgrades {
         &mut self,
         listeners: &mut RunningListeners,
         signals: &mut Signals,
-        timeout: Duration,
+        state: &ProcessState,
+        process: &Process,
     ) -> anyhow::Result<Option<anyhow::Result<u32>>> {
         let sockets = match self.share_sockets(listeners).await {
             Ok(sockets) => sockets,
             Err(error) => return Ok(Some(Err(error))),
         };
-        let start = self.upgrader.start_successor(sockets, timeout);
+        let start = self
+            .upgrader
+            .start_successor(sockets, process.upgrade_timeout);
         let started = signals
             .run_until_stopped(&mut listeners.workers, start)
             .await?;
@@ -90,12 +94,14 @@ impl Upgrades {
             }
         };
         // Dropping `frozen` lets the workers go on, after the new process has ended.
-        if let Err(error) = self.upgrader.complete(successor).await {
-            return Ok(Some(Err(error)));
-        }
+        let released = match self.upgrader.release(successor).await {
+            Ok(released) => released,
+            Err(error) => return Ok(Some(Err(error))),
+        };
+        self.admin.leave(&adopted);
+        released.serve(state.hand_over(process.logging));
         frozen.hand_over();
         listeners.leave_backlogs(&adopted).await;
-        self.admin.leave(&adopted);
         Ok(Some(Ok(pid)))
     }
 

@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, anyhow, bail};
 use peername_sys::ipc::fd_passing::MAX_FDS;
 use tokio::task::spawn_blocking;
-use tracing::Level;
 
 use super::launcher::Launcher;
 use crate::handover::channel::{Channel, ChannelError};
@@ -23,7 +22,6 @@ use crate::usage::error_text::with_causes;
 pub struct Upgrader {
     /// The subcommand.
     command: &'static str,
-    inheritance: Inheritance,
     /// `Err` with the reason if there is no launcher.
     launcher: Result<Launcher, String>,
 }
@@ -37,6 +35,26 @@ pub(crate) struct Successor {
     pub(crate) pid: u32,
     /// The sockets that it has adopted.
     pub(crate) adopted: Vec<SocketInfo>,
+}
+
+/// A new process that has the sessions, and takes over in any case.
+#[derive(Debug)]
+pub(crate) struct Released {
+    channel: Arc<Channel>,
+    pid: u32,
+}
+
+impl Released {
+    /// Lets the new process serve.
+    pub(crate) fn serve(self, inheritance: Inheritance) {
+        let Self { channel, pid } = self;
+        // If the new process has died since it was ready, nothing listens; the service manager sees its main process end.
+        if let Err(error) = channel.send(&ToSuccessor::Serve(inheritance), &[]) {
+            tracing::error!(
+                "the new process {pid} could not be told to serve ({error}): if it has ended, nothing listens"
+            );
+        }
+    }
 }
 
 /// Why the old process goes on, and its launcher for the next attempt.
@@ -54,18 +72,8 @@ impl Upgrader {
     pub(crate) fn new(command: &'static str, launcher: anyhow::Result<Launcher>) -> Self {
         Self {
             command,
-            inheritance: Inheritance::default(),
             launcher: launcher.map_err(|error| with_causes(&error)),
         }
-    }
-
-    /// Passes on to the new process what was set while this one ran: the level of the log, if it was changed, and maintenance.
-    pub fn pass_on(&mut self, changed_level: Option<Level>, in_maintenance: bool) {
-        self.inheritance = Inheritance {
-            pid: Some(std::process::id()),
-            log_level: changed_level.map(|level| level.as_str().to_owned()),
-            in_maintenance,
-        };
     }
 
     /// An upgrader that fails with this reason.
@@ -100,7 +108,6 @@ impl Upgrader {
         let hello = ToSuccessor::Hello {
             version: VERSION,
             command: self.command.to_owned(),
-            inheritance: self.inheritance.clone(),
         };
         let attempt = spawn_blocking(move || start(launcher, &hello, &sockets, deadline, timeout));
         match attempt
@@ -138,15 +145,15 @@ impl Upgrader {
         }
     }
 
-    /// Completes an upgrade, once all sessions were sent: lets the new process serve, and makes it the main process for the
-    /// service manager.
+    /// Releases the new process from the launcher, once all sessions were sent, and makes it the main process for the service
+    /// manager.
     ///
     /// # Errors
     ///
     /// The new process does not take the sessions: it was ended, and this process goes on.
-    pub(crate) async fn complete(&mut self, successor: Successor) -> anyhow::Result<()> {
-        let completed = spawn_blocking(move || complete(successor));
-        completed
+    pub(crate) async fn release(&mut self, successor: Successor) -> anyhow::Result<Released> {
+        let released = spawn_blocking(move || release(successor));
+        released
             .await
             .context("the thread that completes the upgrade")?
             .map_err(|(launcher, error)| {
@@ -254,7 +261,7 @@ fn out_of_turn(message: &ToPredecessor) -> Failure {
     Failure::Reported(format!("it sent {message:?} out of turn"))
 }
 
-fn complete(successor: Successor) -> Result<(), Refused> {
+fn release(successor: Successor) -> Result<Released, Refused> {
     let Successor {
         launcher,
         channel,
@@ -277,13 +284,7 @@ fn complete(successor: Successor) -> Result<(), Refused> {
     }
     launcher.release();
     service_manager::hand_over_to(pid);
-    // If the new process has died since it was ready, nothing listens; the service manager sees its main process end.
-    if let Err(error) = channel.send(&ToSuccessor::Serve, &[]) {
-        tracing::error!(
-            "the new process {pid} could not be told to serve ({error}): if it has ended, nothing listens"
-        );
-    }
-    Ok(())
+    Ok(Released { channel, pid })
 }
 
 /// Time for a process to exit after it has reported an error, or after its channel was closed.

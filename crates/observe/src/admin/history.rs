@@ -4,12 +4,19 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 
 /// The reloads and upgrades of a process, its failed reads of lists of clients, and its maintenance. Clones share it.
 #[derive(Clone, Debug)]
-pub struct History(Arc<Mutex<State>>);
+pub struct History {
+    state: Arc<Mutex<State>>,
+    /// Whether another process has taken over. Locked during a change over the admin endpoint.
+    is_replaced: Arc<Mutex<bool>>,
+}
+
+/// Lets a change over the admin endpoint take effect: until it is dropped, no other process takes over.
+pub(super) type ChangePermit<'a> = MutexGuard<'a, bool>;
 
 #[derive(Clone, Debug)]
 pub(super) struct State {
@@ -48,7 +55,7 @@ pub struct Attempt {
 
 impl Default for History {
     fn default() -> Self {
-        Self(Arc::new(Mutex::new(State {
+        let state = State {
             reloads: ReloadCounts::default(),
             last_reload: None,
             applied_at: SystemTime::now(),
@@ -56,14 +63,18 @@ impl Default for History {
             last_upgrade: None,
             stale_lists: None,
             in_maintenance: false,
-        })))
+        };
+        Self {
+            state: Arc::new(Mutex::new(state)),
+            is_replaced: Arc::default(),
+        }
     }
 }
 
 impl History {
     /// Adds a reload; an error is the reason why it was refused.
     pub fn add_reload(&self, result: Result<(), String>) {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         match &result {
             Ok(()) => {
                 state.reloads.applied += 1;
@@ -75,23 +86,23 @@ impl History {
     }
 
     /// Adds the upgrade by which this process has replaced another one.
-    pub fn add_upgrade(&self, replaced_pid: Option<u32>) {
-        self.0.lock().last_upgrade = Some(Attempt {
-            replaced_pid,
+    pub fn add_upgrade(&self, replaced_pid: u32) {
+        self.state.lock().last_upgrade = Some(Attempt {
+            replaced_pid: Some(replaced_pid),
             ..Attempt::now(None)
         });
     }
 
     /// Adds an upgrade that was refused, and why.
     pub fn add_refused_upgrade(&self, reason: String) {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         state.upgrades_refused += 1;
         state.last_upgrade = Some(Attempt::now(Some(reason)));
     }
 
     /// Sets the result of the last read of the lists of clients; an error is the reason why some stay as they were before.
     pub fn set_lists_read(&self, result: Result<(), String>) {
-        self.0.lock().stale_lists = result.err().map(|reason| Attempt::now(Some(reason)));
+        self.state.lock().stale_lists = result.err().map(|reason| Attempt::now(Some(reason)));
     }
 
     /// The last read of the lists of clients, if it failed.
@@ -99,9 +110,20 @@ impl History {
         self.state().stale_lists
     }
 
+    /// Permits a change over the admin endpoint; `None` once another process has taken over, which would not learn of it.
+    pub(super) fn permit_change(&self) -> Option<ChangePermit<'_>> {
+        let is_replaced = self.is_replaced.lock();
+        (!*is_replaced).then_some(is_replaced)
+    }
+
+    /// Refuses changes over the admin endpoint from now on: another process takes over what they have set.
+    pub fn end_changes(&self) {
+        *self.is_replaced.lock() = true;
+    }
+
     /// Begins or ends maintenance; returns whether the process was in maintenance before.
     pub fn set_maintenance(&self, in_maintenance: bool) -> bool {
-        std::mem::replace(&mut self.0.lock().in_maintenance, in_maintenance)
+        std::mem::replace(&mut self.state.lock().in_maintenance, in_maintenance)
     }
 
     /// Whether the process is in maintenance: not ready, and serving.
@@ -125,7 +147,7 @@ impl History {
     }
 
     pub(super) fn state(&self) -> State {
-        self.0.lock().clone()
+        self.state.lock().clone()
     }
 }
 
@@ -143,4 +165,18 @@ impl Attempt {
 pub fn unix_seconds(time: SystemTime) -> u64 {
     let since = time.duration_since(SystemTime::UNIX_EPOCH);
     since.map_or(0, |since| since.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The new process would not learn of a change.
+    #[test]
+    fn changes_are_refused_once_another_process_takes_over() {
+        let history = History::default();
+        assert!(history.permit_change().is_some());
+        history.end_changes();
+        assert!(history.permit_change().is_none());
+    }
 }

@@ -130,6 +130,9 @@ impl<H: Health> AdminServer<H> {
         };
         let body = body.to_bytes();
         let word = String::from_utf8_lossy(&body);
+        let Some(_permit) = self.resources.history.permit_change() else {
+            return plain(StatusCode::SERVICE_UNAVAILABLE, REPLACED);
+        };
         match path.as_str() {
             "/log-level" => self.put_log_level(word.trim(), peer),
             "/readyz" => self.put_readiness(word.trim(), peer),
@@ -302,6 +305,7 @@ fn response(
 const OTHER_HOST: &str = "the Host or Origin of the request is not one of this server's; use http and its address, or add --admin-host NAME\n";
 const NEEDS_UNIX_SOCKET: &str = "changes are accepted over a Unix socket only (--admin unix:PATH); \
     its mode restricts them to its owner and group\n";
+const REPLACED: &str = "another process has taken over: connect again\n";
 const NO_SESSIONS: &str = "only connections can be ended: DELETE /connections/ID; a UDP session ends after --close-after without a datagram, \
     or when --deny-client lists its client\n";
 const PATHS: &str = "paths: /, /events, /metrics, /healthz, /readyz, /status, /connections, /sessions, /config, /log-level, \
