@@ -1,14 +1,17 @@
 //! Upgrade without loss of `peername intercept`.
 
 use std::collections::BTreeSet;
+use std::fs;
 use std::net::SocketAddr;
 use std::thread;
 use std::time::Duration;
 
+use rustix::process::Signal;
+
 use crate::harness::addr::{LISTEN_V4, v4};
 use crate::harness::backend::Backend;
 use crate::harness::conn::{Conn, End};
-use crate::harness::lab::{Host, Lab, Scratch, assert_contains};
+use crate::harness::lab::{Host, Lab, Scratch, assert_contains, wait_until};
 use crate::harness::peername::{BINARY, words};
 use crate::harness::rig::load::under_load;
 use crate::harness::rig::upgrade::{Binary, UpgradeRig};
@@ -77,6 +80,28 @@ fn draining_process_answers_a_request_whose_head_has_begun() {
     begun.send(rest);
     assert_last_answer(&begun);
     rig.wait_drained();
+}
+
+/// The new process has opened the file before it was moved, and SIGHUP reaches the old process.
+#[test]
+fn log_that_is_rotated_during_an_upgrade_is_opened_again() {
+    let (lab, scratch) = (Lab::new(), Scratch::new());
+    let log = scratch.path_text("audit.log");
+    let rig = start(&lab, &scratch, &["--workers=1", &format!("--log={log}")]);
+    rig.install(&lab.server, Binary::Waits);
+    rig.signal(Signal::USR2);
+    rig.wait_waiting();
+    fs::rename(&log, format!("{log}.1")).expect("rename(2)");
+    rig.signal(Signal::HUP);
+    rig.processes
+        .wait_logged("upgraded: the new process serves");
+    rig.processes
+        .wait_logged("the file of --log was opened again");
+    assert_refuses(&Conn::connect(&lab.balancer, LISTEN_V4));
+    wait_until("the line of the request", || {
+        let lines = fs::read_to_string(&log).expect("the log");
+        lines.contains("\"message\":\"request\"")
+    });
 }
 
 /// No process, not even the launcher, shows the password in its command line. The new process of an upgrade still has it.

@@ -170,8 +170,8 @@ async fn start<C: Command>(
     let state = ProcessState {
         log_level: log_level.clone(),
         history: history.clone(),
+        must_reload: Arc::default(),
     };
-    let is_successor = listeners.previous.is_some();
     if let Some(previous) = &mut listeners.previous {
         previous.state = Some(state.clone());
     }
@@ -202,7 +202,6 @@ async fn start<C: Command>(
         signals,
         watch,
         rereading: BoundedCalls::new(MAX_REREADS),
-        is_successor,
         config,
         upgrades: Upgrades { upgrader, admin },
         state,

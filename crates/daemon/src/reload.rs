@@ -6,9 +6,9 @@ mod changed_keys;
 pub mod client_lists;
 pub mod file_watch;
 
-use std::mem;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -113,8 +113,6 @@ pub struct Serving {
     pub watch: FileWatch,
     /// Reads the files of a reload.
     pub rereading: BoundedCalls,
-    /// Whether it has replaced another process.
-    pub is_successor: bool,
     /// The configuration that `/config` shows.
     pub config: ConfigInForce,
     /// The means to replace the process.
@@ -134,11 +132,9 @@ pub async fn serve<R: Reload>(command: &mut R, mut serving: Serving) -> anyhow::
     service_manager::ready(&command.setup().summary());
     service_manager::keep_alive(serving.listeners.workers.liveness());
     serving.watch.start();
-    // SIGHUP during an upgrade reaches the old process, which reads nothing any more.
-    let mut is_outdated = serving.is_successor && serving.watch.is_outdated().await;
     let ending = loop {
         let mut is_retry = false;
-        let event = if mem::take(&mut is_outdated) {
+        let event = if serving.state.must_reload.swap(false, Relaxed) {
             SignalEvent::Reload
         } else {
             tokio::select! {

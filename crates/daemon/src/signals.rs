@@ -5,6 +5,7 @@ pub mod drain;
 use anyhow::{Context, bail};
 use peername_server::workers::Workers;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::task::yield_now;
 
 use crate::upgrade::request::UpgradeReport;
 
@@ -69,6 +70,16 @@ impl Signals {
             done = work => Ok(Some(done)),
             () = self.wait_stop() => Ok(None),
             why = wait_worker_failure(running) => bail!(why),
+        }
+    }
+
+    /// Returns whether SIGHUP has come, and takes it.
+    pub(crate) async fn take_reload(&mut self) -> bool {
+        tokio::select! {
+            biased;
+            _ = self.hangup.recv() => true,
+            // The runtime learns meanwhile which signals have come.
+            () = yield_now() => false,
         }
     }
 

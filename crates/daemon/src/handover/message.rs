@@ -98,6 +98,8 @@ pub(crate) struct Inheritance {
     pub(crate) log_level: Option<String>,
     /// Whether `PUT /readyz` has set maintenance.
     pub(crate) in_maintenance: bool,
+    /// Whether SIGHUP has come during the upgrade.
+    pub(crate) must_reload: bool,
 }
 
 /// A socket that can be handed over, with its requested address.

@@ -1,4 +1,8 @@
-//! The state that a new process continues, beside sockets and sessions: the level of the log, and maintenance.
+//! The state that a new process continues, beside sockets and sessions: the level of the log, maintenance, and a reload that it
+//! has to do.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use peername_observe::admin::LogLevel;
 use peername_observe::admin::history::History;
@@ -13,18 +17,21 @@ pub struct ProcessState {
     pub log_level: LevelHandle,
     /// The reloads and upgrades so far, and maintenance.
     pub history: History,
+    /// Whether the configuration has to be read again: SIGHUP has come after it was read, to the previous process.
+    pub must_reload: Arc<AtomicBool>,
 }
 
 impl ProcessState {
     /// Ends changes over the admin endpoint, and returns the state for the new process. `options` have the level of the log
-    /// before it was changed.
-    pub(crate) fn hand_over(&self, options: LogArgs) -> Inheritance {
+    /// before it was changed; `must_reload` tells the new process to read its configuration again.
+    pub(crate) fn hand_over(&self, options: LogArgs, must_reload: bool) -> Inheritance {
         self.history.end_changes();
         let changed_level = options.changed_level(&self.log_level);
         Inheritance {
             pid: std::process::id(),
             log_level: changed_level.map(|level| level.as_str().to_owned()),
             in_maintenance: self.history.is_in_maintenance(),
+            must_reload,
         }
     }
 
@@ -37,6 +44,7 @@ impl ProcessState {
                 Err(error) => tracing::warn!("the level of the log: {error}"),
             }
         }
+        self.must_reload.store(previous.must_reload, Relaxed);
         self.history.add_upgrade(previous.pid);
         if previous.in_maintenance {
             self.history.set_maintenance(true);

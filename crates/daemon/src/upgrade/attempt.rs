@@ -99,7 +99,9 @@ impl Upgrades {
             Err(error) => return Ok(Some(Err(error))),
         };
         self.admin.leave(&adopted);
-        released.serve(state.hand_over(process.logging));
+        // This process reads nothing any more.
+        let must_reload = signals.take_reload().await;
+        released.serve(state.hand_over(process.logging, must_reload));
         frozen.hand_over();
         listeners.leave_backlogs(&adopted).await;
         Ok(Some(Ok(pid)))
