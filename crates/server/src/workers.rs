@@ -92,6 +92,7 @@ pub fn start<S: Serve>(
     let count = per_worker.len();
     let mut tasks_per_worker = distribute(tasks, count).into_iter();
     let each = per_worker.into_iter().zip(balancers(count));
+    let first_id = connections::first_id();
     for (thread, (listeners, (balancer, inbox))) in threads.0.into_iter().zip(each) {
         let tasks = tasks_per_worker.next().unwrap_or_default();
         let (commands, received) = mpsc::unbounded_channel();
@@ -111,7 +112,7 @@ pub fn start<S: Serve>(
         let exit = exit.clone();
         let thread = thread.start(Box::new(move |runtime| {
             let _notifier = ExitNotifier { index, exit };
-            connections::begin_table(index, count, load);
+            connections::begin_table(first_id, index, count, load);
             worker.run(runtime, listeners, tasks)
         }));
         workers.threads.push(Some(thread));

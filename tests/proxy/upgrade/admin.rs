@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::quiet_args;
 use crate::harness::addr::{LISTEN_V4, TARGET_V4, fresh_client_v4, v4};
-use crate::harness::admin::get;
+use crate::harness::admin::{get, wait_listed};
 use crate::harness::backend::Backend;
 use crate::harness::conn::{Conn, End};
 use crate::harness::lab::{Lab, Scratch, assert_contains, wait_until};
@@ -178,7 +178,7 @@ fn replaced_process_leaves_kept_alive_admin_connections() {
     let backend = Backend::listen(&lab.server, TARGET_V4);
     let args = [PROXY_ARGS, &[BY_TCP]].concat();
     let mut rig = UpgradeRig::start(&lab.server, &args);
-    let _open = keep_old_process(&lab, &backend);
+    let _open = open_connection(&lab, &backend);
     let connect = || Conn::connect(&lab.server, ADMIN_ADDRESS);
     let (new, kept) = (connect(), connect());
     // The process has accepted both, because it answers the later one.
@@ -203,7 +203,7 @@ fn replaced_process_closes_the_admin_socket() {
     let args = [PROXY_ARGS, &[BY_TCP]].concat();
     let mut rig = UpgradeRig::start(&lab.server, &args);
     let old = rig.serving;
-    let _open = keep_old_process(&lab, &backend);
+    let _open = open_connection(&lab, &backend);
     rig.upgrade(&lab.server).expect("it upgrades");
     rig.signal(Signal::TERM);
     wait_until("the end of the new process", || rig.servers() == [old]);
@@ -211,8 +211,42 @@ fn replaced_process_closes_the_admin_socket() {
     assert_eq!(rig.servers(), [old]);
 }
 
-/// Opens a connection that keeps a process after it was replaced.
-fn keep_old_process(lab: &Lab, backend: &Backend) -> (Conn, Conn) {
+/// An operator may confirm in `peername top` what was listed before.
+#[test]
+fn id_of_the_old_process_ends_no_connection_of_the_new_one() {
+    let lab = Lab::new();
+    let backend = Backend::listen(&lab.server, TARGET_V4);
+    let scratch = Scratch::new();
+    let path = scratch.path_text("admin.sock");
+    let (listen, to) = (format!("--listen={LISTEN_V4}"), format!("--to={TARGET_V4}"));
+    let socket = format!("--admin=unix:{path}");
+    // A worker counts its connections.
+    let args = ["forward", &listen, &to, "--workers=1", &socket];
+    let mut rig = UpgradeRig::start(&lab.server, &args);
+    let by_path = ["--unix-socket", &path];
+    let connect = || {
+        let down = Conn::connect_and_send(&lab.balancer, LISTEN_V4, b"hello");
+        (down, backend.accept())
+    };
+    let list_open = || {
+        wait_listed(&lab.server, &by_path, "/connections", |connection| {
+            connection["state"] == "open"
+        })
+    };
+    let _of_old = connect();
+    let before = list_open();
+    rig.upgrade(&lab.server).expect("it upgrades");
+    let (down, _up) = connect();
+    let after = list_open();
+    assert_ne!(before[0]["id"], after[0]["id"]);
+    let delete = [&by_path[..], &["-X", "DELETE"]].concat();
+    let id = format!("/connections/{}", before[0]["id"]);
+    assert!(get(&lab.server, &delete, &id).ends_with("404"));
+    down.assert_stays_open(Duration::from_millis(100));
+}
+
+/// Opens a connection, for which a process that is replaced waits.
+fn open_connection(lab: &Lab, backend: &Backend) -> (Conn, Conn) {
     let client = fresh_client_v4();
     let down = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(client));
     (down, backend.accept_from(client))

@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::fmt::Debug;
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock, Weak};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use futures_util::future::BoxFuture;
 use futures_util::{FutureExt, StreamExt, stream};
@@ -233,13 +233,21 @@ impl ConnectionSource for OpenConnections {
     }
 }
 
-/// Begins the table of this thread, worker `index` of `workers`. The ids of its connections are `index` modulo `workers`, and
-/// their number is stored in `load`.
-pub(super) fn begin_table(index: usize, workers: usize, load: Arc<WorkerLoad>) {
+/// Returns the time in microseconds, at which the ids of a process begin. So a connection has no id of a process that ran before,
+/// by which an operator would end the wrong one after an upgrade or a restart; unless that process accepted a million a second.
+/// Readers of JSON that take numbers for floats keep ids exact (below 2^53) until the year 2255.
+pub(super) fn first_id() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_micros() as u64)
+}
+
+/// Begins the table of this thread, worker `index` of `workers`. The ids of its connections are `index` modulo `workers`, from
+/// `first_id` on, and their number is stored in `load`.
+pub(super) fn begin_table(first_id: u64, index: usize, workers: usize, load: Arc<WorkerLoad>) {
     TABLE.with_borrow_mut(|table| {
         table.load = Some(load);
-        table.next_id = index as u64;
         table.step = workers as u64;
+        table.next_id = first_id.next_multiple_of(table.step) + index as u64;
     });
 }
 
