@@ -9,7 +9,7 @@
 //!   UDP workers stop reading
 //!         ── Sessions ───────────────────────────────▶ keep them
 //!         ◀──────────────────────────────── Ready ────
-//!         ── end ──────▶ exit
+//!         ── Release ──▶ exit
 //!         ── Serve ──────────────────────────────────▶ serve
 //!   drain
 //! ```

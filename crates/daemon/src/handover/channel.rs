@@ -51,6 +51,12 @@ impl Channel {
         self.0.try_clone().map(Self)
     }
 
+    /// Makes calls of [`Self::receive`] return [`ChannelError::Closed`], also those under way.
+    pub(crate) fn interrupt(&self) {
+        // It can't fail: the channel is connected.
+        let _ = fd_passing::shutdown_read(&self.0);
+    }
+
     pub(crate) fn send(
         &self,
         message: &impl Serialize,

@@ -78,6 +78,8 @@ pub(crate) enum ToLauncher {
     Launch,
     /// Kill the new process, if it has not exited by itself after this time.
     Stop(Duration),
+    /// Exit: the new process takes over.
+    Release,
 }
 
 /// From the launcher.

@@ -1,7 +1,7 @@
 //! The launcher: a child that waits to start the new process of an upgrade.
 //!
-//! The launcher is forked before the command opens, drops or confines anything. It holds no socket but the one to its parent,
-//! and exits when the parent does. The new process is its child until the launcher exits, and then of init (or of a subreaper),
+//! The launcher is forked before the command opens, drops or confines anything. It holds no socket but the one to its parent.
+//! It exits when the parent does, and kills a new process that has not taken over then. The new process is its child until the launcher exits, and then of init (or of a subreaper),
 //! as a service manager requires of a main process.
 
 use std::env;
@@ -87,6 +87,7 @@ impl Launcher {
     /// Ends the launcher, and leaves the new process to init. The new process has a launcher of its own for the next upgrade.
     pub(crate) fn release(self) {
         let Self { channel, pid } = self;
+        let _ = channel.send(&ToLauncher::Release, &[]);
         drop(channel);
         // Once the launcher is reaped, the new process has its new parent.
         let _ = wait_exit(pid);
@@ -168,9 +169,17 @@ impl Program {
 }
 
 impl Started {
-    /// Waits until the process has exited, or the parent has ended the upgrade. An error means that the launcher has
-    /// nothing left to do.
+    /// Waits until the process has exited or is released. Kills it if the parent ends before: it would hold the listening
+    /// sockets, and accept nothing, until it notices. An error means that the launcher has nothing left to do.
     fn supervise(mut self, parent: &Channel) -> Result<(), ChannelError> {
+        let ended = self.wait_end(parent);
+        if ended.is_err() {
+            let _ = self.process.signal(Signal::KILL);
+        }
+        ended
+    }
+
+    fn wait_end(&mut self, parent: &Channel) -> Result<(), ChannelError> {
         parent.send(&FromLauncher::Started(self.pid), &[])?;
         let mut kill_at = None;
         let mut stderr_is_open = true;
@@ -187,11 +196,12 @@ impl Started {
                 let ended = FromLauncher::Ended(self.last_line.describe_exit(wait_exit(self.pid)?));
                 return parent.send(&ended, &[]);
             }
-            if is_readable(parent) && kill_at.is_none() {
-                let (ToLauncher::Stop(grace), _) = parent.receive()? else {
-                    continue;
-                };
-                kill_at = Some(Instant::now() + grace);
+            if is_readable(parent) {
+                match parent.receive()?.0 {
+                    ToLauncher::Stop(grace) => kill_at = Some(Instant::now() + grace),
+                    ToLauncher::Release => return Ok(()),
+                    ToLauncher::Launch => {}
+                }
             }
             if kill_at.is_some_and(|at| at <= Instant::now()) {
                 let _ = self.process.signal(Signal::KILL);

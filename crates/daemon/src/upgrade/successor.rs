@@ -1,7 +1,7 @@
 //! The old process's side of an upgrade: starts the new process and hands over.
 
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -81,7 +81,8 @@ impl Upgrader {
         Self::new("", Err(anyhow!("{reason}")))
     }
 
-    /// Starts the binary that is at this process's path now, hands it these sockets, and waits until it is prepared.
+    /// Starts the binary that is at this process's path now, hands it these sockets, and waits until it is prepared. If the
+    /// future is dropped, the new process ends.
     ///
     /// # Errors
     ///
@@ -97,6 +98,8 @@ impl Upgrader {
         thread.map_err(|_| {
             anyhow!("no thread was free within {timeout:?}: the file systems of lists hang")
         })??;
+        let (channel, theirs) = Channel::pair()?;
+        let mut interrupt = InterruptOnDrop(Some(channel.try_clone()?));
         let busy = Err("an upgrade was interrupted".to_owned());
         let launcher = match std::mem::replace(&mut self.launcher, busy) {
             Ok(launcher) => launcher,
@@ -109,12 +112,17 @@ impl Upgrader {
             version: VERSION,
             command: self.command.to_owned(),
         };
-        let attempt = spawn_blocking(move || start(launcher, &hello, &sockets, deadline, timeout));
-        match attempt
-            .await
-            .context("the thread that starts the new process")?
-        {
-            Ok(successor) => Ok(successor),
+        let start = move || {
+            start(
+                launcher, channel, theirs, &hello, &sockets, deadline, timeout,
+            )
+        };
+        let started = spawn_blocking(start).await;
+        match started.context("the thread that starts the new process")? {
+            Ok(successor) => {
+                interrupt.0 = None;
+                Ok(successor)
+            }
             Err((launcher, error)) => {
                 self.launcher = Ok(launcher);
                 Err(error)
@@ -163,18 +171,28 @@ impl Upgrader {
     }
 }
 
+/// Interrupts an attempt whose outcome is not awaited any more.
+struct InterruptOnDrop(Option<Channel>);
+
+impl Drop for InterruptOnDrop {
+    fn drop(&mut self) {
+        if let Some(channel) = &self.0 {
+            channel.interrupt();
+        }
+    }
+}
+
 fn start(
     launcher: Launcher,
+    channel: Channel,
+    theirs: OwnedFd,
     hello: &ToSuccessor,
     sockets: &[SharedSocket],
     deadline: Instant,
     timeout: Duration,
 ) -> Result<Successor, Refused> {
-    let started = Channel::pair()
-        .map_err(anyhow::Error::from)
-        .and_then(|(channel, theirs)| Ok((channel, launcher.start(theirs)?)));
-    let (channel, pid) = match started {
-        Ok(started) => started,
+    let pid = match launcher.start(theirs) {
+        Ok(pid) => pid,
         Err(error) => return Err((launcher, error)),
     };
     match prepare(&channel, hello, sockets, deadline) {
