@@ -119,3 +119,26 @@ async fn wait_worker_failure(running: &mut Workers) -> String {
     };
     format!("a worker thread has ended: {why}")
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use peername_sys::process::pidfd::{PidFd, Signal};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn sighup_that_was_not_awaited_is_taken_once() {
+        let mut signals = Signals::listen().expect("handlers");
+        assert!(!signals.take_reload().await);
+        let own = PidFd::open(std::process::id()).expect("pidfd_open(2)");
+        own.signal(Signal::HUP).expect("pidfd_send_signal(2)");
+        let begin = Instant::now();
+        // Another thread may receive it.
+        while !signals.take_reload().await {
+            assert!(begin.elapsed() < Duration::from_secs(5));
+        }
+        assert!(!signals.take_reload().await);
+    }
+}
