@@ -15,7 +15,7 @@ use crate::harness::addr::{LISTEN_V4, TARGET_V4, fresh_client_v4};
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
 use crate::harness::lab::{Lab, Process, Scratch, assert_contains, wait_until};
-use crate::harness::peername::{BINARY, PROXY_ARGS};
+use crate::harness::peername::{BINARY, PROXY_ARGS, words};
 use crate::harness::rig::proxy::{connect_client, connect_fresh_client};
 use crate::harness::rig::upgrade::{Binary, UpgradeRig};
 use load::under_tcp_load;
