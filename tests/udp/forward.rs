@@ -6,7 +6,9 @@ mod quic;
 
 use std::net::SocketAddr;
 
-use crate::harness::addr::{CLIENT_V4, CLIENT_V6, FRONT_V4, FRONT_V6, TARGET_V4, TARGET_V6};
+use crate::harness::addr::{
+    CLIENT_V4, CLIENT_V6, FRONT_V4, FRONT_V6, LISTEN_V4, TARGET_V4, TARGET_V6,
+};
 use crate::harness::admin::{ADMIN, wait_metric};
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
@@ -71,6 +73,54 @@ fn session_is_evicted_for_a_port() {
     let log = forward.log();
     for wrong in ["accepts no clients", "raise --max-sessions"] {
         assert!(!log.contains(wrong), "{log}");
+    }
+}
+
+/// One host, by its ports or by the addresses of its IPv6 /64, evicts its own sessions only, however few there may be in all.
+#[test]
+fn client_with_many_sessions_evicts_its_own() {
+    let lab = Lab::new();
+    lab.client
+        .add_addresses("eth0", &["203.0.113.10/24", "203.0.113.11/24"]);
+    lab.client.add_addresses(
+        "eth0",
+        &["2001:db8:a::9/64", "2001:db8:9::10/64", "2001:db8:9::11/64"],
+    );
+    lab.balancer.add_addresses("wan", &["2001:db8:a::1/64"]);
+    let backend = DatagramSocket::bind(&lab.server, LISTEN_V4);
+    for (front, other, greedy) in [
+        (FRONT_V4, "203.0.113.11", &["203.0.113.10"][..]),
+        (
+            FRONT_V6,
+            "2001:db8:a::9",
+            &["2001:db8:9::10", "2001:db8:9::11"],
+        ),
+    ] {
+        let options = ["--max-sessions=30", "--workers=1", ADMIN];
+        let _forward = start_forward(&lab, &options);
+        let ask_from = |client: &DatagramSocket| {
+            client.send(front, &[b"ask"]);
+            let (_, from) = backend.recv();
+            backend.send(from, &[b"answer"]);
+            client.expect_datagram(b"answer", front);
+            from
+        };
+        let bind = |ip: &str, port| {
+            let ip = ip.parse().expect("an address");
+            DatagramSocket::bind(&lab.client, SocketAddr::new(ip, port))
+        };
+        let other = bind(other, 7000);
+        let before = ask_from(&other);
+        for port in 7000..7040 {
+            for ip in greedy {
+                ask_from(&bind(ip, port));
+            }
+        }
+        assert_eq!(ask_from(&other), before, "a session of its own still");
+        // All but the first 20, two thirds of 30.
+        let evicted = 40 * greedy.len() - 20;
+        let line = format!("peername_udp_evictions_total{{reason=\"balancer_limit\"}} {evicted}");
+        wait_metric(&lab.balancer, &[], &line);
     }
 }
 

@@ -289,7 +289,7 @@ fn offloaded_sessions_expire_when_idle() {
 /// A flood of clients, with replies or without, evicts no session that the kernel serves.
 #[test]
 fn flood_evicts_no_offloaded_session() {
-    let mut rig = UdpRig::new(&[KERNEL, "--max-sessions=40", "--workers=1"]);
+    let mut rig = UdpRig::new(&[KERNEL, "--max-sessions-per-balancer=40", "--workers=1"]);
     let clients: Vec<_> = (0..10).map(|_| fresh_client_v4()).collect();
     clients
         .iter()

@@ -371,7 +371,7 @@ impl EvictionReason {
                 "each new session evicts an open one; raise --max-sessions (and LimitNOFILE, if that is lower), or lower --close-after"
             }
             Self::BalancerLimit => {
-                "each new session of this peer evicts one of its own; raise --max-sessions-per-balancer, or lower --close-after"
+                "each new session of this peer evicts one of its own; raise --max-sessions-per-balancer, or lower --close-after; one peer gets at most two thirds of --max-sessions, and of the sessions that LimitNOFILE leaves"
             }
             Self::Descriptors => {
                 "no file descriptor is left for a new session; raise LimitNOFILE or `ulimit -n`, or lower --max-sessions"

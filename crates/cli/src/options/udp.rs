@@ -33,7 +33,7 @@ pub(crate) struct Args {
     /// UDP: maximum of sessions in all; each takes a descriptor
     #[arg(long, value_name = "N", default_value_t = UdpConfig::default().sessions, value_parser = value::number(1, MAX_INTEGER), help_heading = heading::TUNING)]
     max_sessions: usize,
-    /// UDP: maximum of sessions of one address: of a balancer, or of a client of `forward`
+    /// UDP: maximum of sessions of one balancer, or of one client of `forward` (IPv6: of its /64); at most two thirds of all
     #[arg(long, value_name = "N", default_value_t = UdpConfig::default().sessions_per_balancer, value_parser = value::number(1, MAX_INTEGER), help_heading = heading::TUNING)]
     max_sessions_per_balancer: usize,
 }

@@ -22,6 +22,7 @@ use crate::forward::ForwardService;
 use crate::outcome::Failure;
 use crate::policy::claims::{Claims, HeaderFacts};
 use crate::telemetry::counters::Counters;
+use peername_server::access::client_limit::client_prefix;
 use peername_server::addr::ClaimedSource;
 use peername_server::workers::WorkerTask;
 use peername_server::workers::services::ServiceHandle;
@@ -89,7 +90,7 @@ impl Role for ForwarderRole {
                 client: None,
                 destination,
             },
-            balancer: reply_to.peer.ip(),
+            balancer: client_prefix(reply_to.peer.ip()),
             payload: 0,
             header: DatagramHeader {
                 claims: Claims::from_datagram(facts, reply_to.peer),

@@ -74,7 +74,7 @@ pub(crate) trait Role {
 pub(crate) struct AdmittedDatagram {
     /// The key of the datagram's session.
     pub(crate) key: SessionKey,
-    /// The balancer, against whose limit the session counts.
+    /// The balancer, against whose limit the session counts; for the forwarder, the client's address, or its IPv6 /64.
     pub(crate) balancer: IpAddr,
     /// Offset of the payload.
     pub(crate) payload: usize,
