@@ -141,6 +141,24 @@ fn local_header_makes_the_balancer_the_client() {
     }
 }
 
+/// Without a client's port in the header, each address of the server that the balancer sends to has a session of its own, so
+/// that each reply comes from the address that was asked.
+#[test]
+fn local_headers_are_answered_from_the_address_that_was_asked() {
+    let rig = UdpRig::new(&["--listen=0.0.0.0:8444"]);
+    rig.lab.server.add_addresses("eth0", &["10.81.0.77/24"]);
+    let header = header_bytes::raw(header_bytes::LOCAL, header_bytes::UNSPEC, &[]);
+    let destinations = [[10, 81, 0, 1], [10, 81, 0, 77]].map(|ip| v4(ip, 8444));
+    let sessions = destinations.map(|to| {
+        rig.balancer.send(to, &[&header, b"ask"]);
+        rig.backend_v4.recv().1
+    });
+    for (session, from) in sessions.into_iter().zip(destinations) {
+        rig.backend_v4.send(session, &[b"answer"]);
+        rig.balancer.expect_datagram(b"answer", from);
+    }
+}
+
 /// Sessions expire when idle, with one line in the log.
 #[test]
 fn idle_session_expires() {

@@ -34,17 +34,25 @@ fn reply_to_a_link_local_balancer_leaves_by_its_link() {
     }
 }
 
-/// Each destination port counts as a listener of its own: even for one client behind one port of a balancer, and even
-/// if only the first datagram names the client.
+/// Each destination counts as a listener of its own, those with the listener's own port too: even for one client behind one
+/// port of a balancer, and even if only the first datagram names the client.
 #[test]
-fn replies_come_from_the_original_destination_port() {
-    for dialect in ["each", "first"] {
+fn replies_come_from_the_original_destination() {
+    let own = [10, 81, 0, 1];
+    let ports = [v4(own, 15_001), v4(own, 15_002)];
+    let addresses = [v4(own, 25_577), v4([10, 81, 0, 77], 25_577)];
+    for (dialect, destinations) in [
+        ("each", ports),
+        ("first", ports),
+        ("each", addresses),
+        ("first", addresses),
+    ] {
         let lab = lab_with_rules();
+        lab.server.add_addresses("eth0", &["10.81.0.77/24"]);
         let args = ["--target-v4=127.0.0.1:9000", "--udp-header", dialect];
         let _proxy = proxy(&lab.server, "udp", &args);
         let backend = DatagramSocket::bind(&lab.server, addr("127.0.0.1:9000"));
         let balancer = DatagramSocket::bind(&lab.balancer, SocketAddr::new(BALANCER_V4, 0));
-        let destinations = [15_001, 15_002].map(|port| v4([10, 81, 0, 1], port));
         let header = v2_udp(fresh_client_v4(), v4([203, 0, 113, 1], 53));
         let clients = destinations.map(|to| {
             balancer.send(to, &[&header, b"ping"]);

@@ -22,6 +22,9 @@ pub(crate) struct SessionKey {
     /// The original destination, where a TPROXY rule redirected the datagram to the listener. Each original destination counts
     /// as a listener of its own.
     pub(crate) original_destination: Option<SocketAddr>,
+    /// The local address that the balancer sent to, where each address counts as a listener of its own: on a transparent
+    /// listener, and where the sender's port tells clients apart.
+    pub(crate) local: Option<IpAddr>,
     /// The balancer. The port is 0 where a header names the client and its port, because a balancer may change its own port.
     pub(crate) from: SocketAddr,
     /// The client that the header names.
@@ -36,6 +39,7 @@ pub(crate) struct SessionKey {
 pub(crate) struct ClientKey {
     listener: usize,
     original_destination: Option<SocketAddr>,
+    local: Option<IpAddr>,
     client: SocketAddr,
     destination: Option<SocketAddr>,
 }
@@ -47,6 +51,7 @@ impl ClientKey {
         Some(Self {
             listener: key.listener,
             original_destination: key.original_destination,
+            local: key.local,
             client,
             destination: key.destination,
         })
@@ -73,7 +78,7 @@ impl FlowKey {
         Self {
             listener: reply_to.listener,
             original_destination: reply_to.original_destination,
-            local: reply_to.local.map(|local| local.ip),
+            local: reply_to.local_ip(),
             balancer: reply_to.peer.0,
         }
     }
@@ -88,6 +93,15 @@ pub(crate) struct ReplyTo {
     pub(crate) peer: PeerAddr,
     /// The local address that the request arrived at.
     pub(crate) local: Option<PktInfo>,
-    /// The address that the request was sent to, where a TPROXY rule redirected it.
+    /// The address that the request was sent to, where a TPROXY rule redirected it from another port than the listener's.
     pub(crate) original_destination: Option<SocketAddr>,
+    /// Whether the listener receives what TPROXY rules redirect.
+    pub(crate) is_transparent: bool,
+}
+
+impl ReplyTo {
+    /// The local address that the request arrived at.
+    pub(crate) fn local_ip(&self) -> Option<IpAddr> {
+        self.local.map(|local| local.ip)
+    }
 }

@@ -71,11 +71,8 @@ impl Role for ForwarderRole {
     ) -> Result<AdmittedDatagram, DropReason> {
         let listener = self.known.listener(reply_to.listener).ok();
         let listener = listener.map(|(_, address)| address.0);
-        // A client may send to several addresses of a listener on all addresses, and each must send its own replies.
         let destination = listener.map(|listener| {
-            let ip = reply_to
-                .local
-                .map_or_else(|| listener.ip(), |local| local.ip);
+            let ip = reply_to.local_ip().unwrap_or_else(|| listener.ip());
             SocketAddr::new(ip.to_canonical(), listener.port())
         });
         let facts = HeaderFacts {
@@ -86,9 +83,11 @@ impl Role for ForwarderRole {
             key: SessionKey {
                 listener: reply_to.listener,
                 original_destination: reply_to.original_destination,
+                // A client may send to several addresses of a listener on all addresses, and each must send its own replies.
+                local: reply_to.local_ip(),
                 from: reply_to.peer.0,
                 client: None,
-                destination,
+                destination: None,
             },
             balancer: client_prefix(reply_to.peer.ip()),
             payload: 0,

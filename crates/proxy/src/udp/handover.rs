@@ -63,6 +63,7 @@ pub(crate) struct ReplyToState {
     peer: SocketAddr,
     local: Option<(IpAddr, u32)>,
     original_destination: Option<SocketAddr>,
+    is_transparent: bool,
 }
 
 /// The state of [`SessionHeaders`], in base64.
@@ -229,6 +230,7 @@ impl From<&ReplyTo> for ReplyToState {
             peer: reply_to.peer.0,
             local: reply_to.local.map(|local| (local.ip, local.interface)),
             original_destination: reply_to.original_destination,
+            is_transparent: reply_to.is_transparent,
         }
     }
 }
@@ -240,6 +242,7 @@ impl From<ReplyToState> for ReplyTo {
             peer: PeerAddr(state.peer),
             local: state.local.map(|(ip, interface)| PktInfo { ip, interface }),
             original_destination: state.original_destination,
+            is_transparent: state.is_transparent,
         }
     }
 }

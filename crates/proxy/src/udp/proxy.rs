@@ -101,13 +101,18 @@ impl Role for ProxyRole {
         }
         let header = self.headers.read(bytes, reply_to, now, rules)?;
         let facts = header.claims.facts;
+        // Where no header names the client's port, the balancer's port tells clients apart.
+        let is_port_named = facts.claim.is_some_and(|claim| claim.0.port() != 0);
         let key = SessionKey {
             listener: reply_to.listener,
             original_destination: reply_to.original_destination,
-            from: match facts.claim {
-                Some(claim) if claim.0.port() != 0 => SocketAddr::new(peer.ip(), 0),
-                // Where no header names the client's port, the balancer's port tells clients apart.
-                Some(_) | None => peer.0,
+            local: reply_to
+                .local_ip()
+                .filter(|_| reply_to.is_transparent || !is_port_named),
+            from: if is_port_named {
+                SocketAddr::new(peer.ip(), 0)
+            } else {
+                peer.0
             },
             client: facts.claim.map(|claim| claim.0),
             destination: facts.destination,

@@ -52,6 +52,7 @@ impl<R: Role> Worker<R> {
                 original_destination: meta
                     .original
                     .filter(|original| original.port() != listener.port),
+                is_transparent: meta.original.is_some(),
             };
             for range in split_merged(&meta) {
                 self.sessions.tally.received += 1;

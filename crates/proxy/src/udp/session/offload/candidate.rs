@@ -86,6 +86,7 @@ mod tests {
             peer: PeerAddr("192.0.2.1:80".parse().unwrap()),
             local: None,
             original_destination: None,
+            is_transparent: false,
         };
         let mut candidate = OffloadCandidate::new(b"header", &reply_to);
         for _ in 1..MIN_EQUAL_REQUESTS {
