@@ -52,7 +52,7 @@ pub struct UpstreamConfig {
     pub source_port: SourcePort,
     /// The collision policy: what happens when the client's address and port are taken.
     pub on_collision: OnCollision,
-    /// The connect timeout: from the first SYN to an established connection.
+    /// The connect timeout: from the first SYN to an established connection, and again until the outbound header is written.
     pub connect_timeout: Duration,
     /// The version of the header that the backend gets; `None` for no header.
     pub send_proxy: Option<SendProxy>,

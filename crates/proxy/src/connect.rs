@@ -91,15 +91,32 @@ async fn connect(
     match outbound_header {
         None => prefix.sent = sent,
         Some(outbound_header) => {
-            write_all(&upstream, outbound_header.get(sent..).unwrap_or_default())
-                .await
-                .map_err(|error| Failure::Connect {
-                    upstream: target,
-                    error,
-                })?;
+            let rest = outbound_header.get(sent..).unwrap_or_default();
+            write_header(&upstream, target, rest, connector.config.connect_timeout).await?;
         }
     }
     Ok(upstream)
+}
+
+/// Writes the rest of the outbound header within `after`: a backend may read nothing, and no idle timeout runs yet.
+async fn write_header(
+    upstream: &TcpStream,
+    target: Target,
+    rest: &[u8],
+    after: Duration,
+) -> Result<(), Failure> {
+    let Ok(written) = timeout(after, write_all(upstream, rest)).await else {
+        // Without a reset the kernel would go on sending what it has of the header.
+        let _ = stream::reset_on_close(upstream);
+        return Err(Failure::ConnectTimeout {
+            upstream: target,
+            after,
+        });
+    };
+    written.map_err(|error| Failure::Connect {
+        upstream: target,
+        error,
+    })
 }
 
 /// Sends the first bytes without waiting, and returns how many were sent. `None` if the connection is not established yet, or

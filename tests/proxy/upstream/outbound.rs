@@ -1,6 +1,8 @@
 //! What the proxy adds to a connection to the backend on request: a mark, an outbound header.
 
 use crate::harness::addr::{FRONT_V4, LISTEN_V4, TARGET_V4, fresh_client_v4, fresh_client_v6, v6};
+use crate::harness::backend::Backend;
+use crate::harness::conn::{Conn, End};
 use crate::harness::header_bytes::{LOCAL, STREAM_V4, raw, tlv, v1, v2};
 use crate::harness::lab::{Lab, Process, Scratch, wait_for};
 use crate::harness::peername::Peername;
@@ -64,6 +66,31 @@ fn outbound_header_of_two_families_is_valid() {
         let up = rig.accept_client(client);
         assert_eq!(up.recv(expected.len()), expected, "{version}");
     }
+}
+
+/// A backend that accepts and reads nothing holds a client for the connect timeout only.
+#[test]
+fn backend_that_does_not_take_the_outbound_header_is_given_up() {
+    let lab = Lab::new();
+    let options = [
+        "--send-proxy=v2",
+        "--max-header=65551",
+        "--connect-timeout=1s",
+    ];
+    let proxy = Peername::proxy(&lab, &options);
+    // The header is many times as long as what the kernel buffers.
+    for buffers in ["net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem"] {
+        lab.server.sysctl(buffers, "4096 4096 4096");
+    }
+    let backend = Backend::listen(&lab.server, TARGET_V4);
+    let client = fresh_client_v4();
+    let fields = tlv(0xe5, &[b'x'; 2000]).repeat(30);
+    let header = v2(client, front_of(client), &fields);
+    let down = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header);
+    let up = backend.accept_from(client);
+    down.wait_reset();
+    assert_eq!(up.recv_to_end().1, End::Reset);
+    proxy.wait_logged_parts(&["connect_timeout", &client.to_string()]);
 }
 
 /// nginx, which reads headers itself, sees the client twice: as the connection's source and in the header.

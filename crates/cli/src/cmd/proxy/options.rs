@@ -108,7 +108,7 @@ pub(crate) struct Listener {
     /// Send a header to the backend too (TCP)
     #[arg(long, value_name = "VERSION")]
     send_proxy: Option<Version>,
-    /// The time from the first SYN to the backend to an established connection
+    /// The time from the first SYN to the backend to an established connection; as much again to send the header of `--send-proxy`
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = value::timeout)]
     connect_timeout: Duration,
     /// Idle timeout of connections [default: none; keepalive detects dead peers]
