@@ -122,16 +122,6 @@ impl Fingerprints {
             .map(|(path, _)| path.as_path())
     }
 
-    /// Whether a file was not read, or is not as it was. A file that can't be examined does not count: this process may have
-    /// dropped the privileges to read it.
-    fn are_outdated(&self) -> bool {
-        self.is_incomplete
-            || self
-                .files
-                .iter()
-                .any(|(path, before)| fingerprint(path).is_some_and(|now| *before != Some(now)))
-    }
-
     /// Whether all files have been read, and are as they were.
     pub fn are_current(&self) -> bool {
         !self.is_incomplete
@@ -186,11 +176,6 @@ impl FileWatch {
         // A call may still hang at a file that is not watched any more.
         self.metadata = BoundedCalls::new(1);
         self.start();
-    }
-
-    /// Whether a file has changed since it was read, if [`FileWatch::changed`] does not report it.
-    pub async fn is_outdated(&self) -> bool {
-        !self.is_enabled && self.read_metadata(Fingerprints::are_outdated).await == Some(true)
     }
 
     /// Notes that what was last read is in force now. Returns the files that have changed since this was noted before: refused

@@ -95,21 +95,3 @@ fn file_that_changed_between_two_reads_is_read_again() {
     read.note(&file);
     assert!(read.are_current());
 }
-
-/// After an upgrade: the new process reads with privileges that it drops, and `changed` reports changes where files are watched.
-#[tokio::test]
-async fn file_that_can_be_examined_and_differs_is_outdated() {
-    let root = tempdir().unwrap();
-    let file = root.path().join("list");
-    fs::write(&file, "old").unwrap();
-    let mut watch = FileWatch::of_configuration(false, noted(&file));
-    assert!(!watch.is_outdated().await);
-    fs::write(&file, "changed").unwrap();
-    assert!(watch.is_outdated().await);
-    fs::remove_file(&file).unwrap();
-    assert!(!watch.is_outdated().await);
-    fs::write(&file, "changed again").unwrap();
-    watch.is_enabled = true;
-    watch.start();
-    assert!(!watch.is_outdated().await);
-}
