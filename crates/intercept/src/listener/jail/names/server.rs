@@ -104,6 +104,8 @@ async fn serve_stream(mut stream: TcpStream, names: &SyntheticNames) -> io::Resu
         let length = u16::try_from(response.len()).map_err(io::Error::other)?;
         let message = [&length.to_be_bytes()[..], &response].concat();
         timeout(IDLE_TIMEOUT, stream.write_all(&message)).await??;
+        // As over UDP: the other tasks get their time even while every connection is full of queries.
+        yield_now().await;
     }
 }
 
@@ -127,3 +129,54 @@ const MAX_QUERY: usize = 2048;
 const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The delay after a failed receive or accept: by then memory or descriptors may be free again.
 const RETRY_DELAY: Duration = Duration::from_millis(100);
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+    use std::sync::atomic::Ordering::Relaxed;
+
+    use hickory_proto::op::{Message, MessageType, OpCode, Query};
+    use hickory_proto::rr::{Name, RecordType};
+
+    use super::super::range::NameRanges;
+    use super::*;
+
+    /// Counts how often the task that runs this gets its time.
+    async fn count_turns(turns: Arc<AtomicUsize>) {
+        loop {
+            turns.fetch_add(1, Relaxed);
+            yield_now().await;
+        }
+    }
+
+    /// A message over TCP: its length, and a query.
+    fn query() -> Vec<u8> {
+        let mut query = Message::new(7, MessageType::Query, OpCode::Query);
+        let name = Name::from_ascii("a.test.").unwrap();
+        query.add_query(Query::query(name, RecordType::A));
+        let query = query.to_vec().unwrap();
+        let length = u16::try_from(query.len()).unwrap();
+        [&length.to_be_bytes()[..], &query].concat()
+    }
+
+    #[tokio::test]
+    async fn other_tasks_get_their_time_between_two_queries_over_tcp() {
+        const QUERIES: usize = 40;
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap())
+            .await
+            .unwrap();
+        let (stream, _) = listener.accept().await.unwrap();
+        client.write_all(&query().repeat(QUERIES)).await.unwrap();
+        let turns = Arc::new(AtomicUsize::new(0));
+        let others = tokio::spawn(count_turns(Arc::clone(&turns)));
+        let names = SyntheticNames::new(NameRanges::default(), true);
+        let serve = tokio::spawn(async move { serve_stream(stream, &names).await });
+        for _ in 0..QUERIES {
+            read_message(&mut client).await.unwrap();
+        }
+        assert!(turns.load(Relaxed) >= QUERIES, "{turns:?}");
+        others.abort();
+        serve.abort();
+    }
+}
