@@ -80,6 +80,37 @@ fn request_of_a_process_left_behind_is_logged() {
     assert_eq!(messages, ["request admitted", "request"], "{text}");
 }
 
+/// The interceptor is suspended while the program tries ports, as on a busy host. Those of loopback at which the host has no
+/// server keep nothing waiting. Each refused connection to another host is logged and counted.
+#[test]
+fn refused_connections_are_logged_although_the_interceptor_falls_behind() {
+    let rig = JailRig::new();
+    let jail = rig.scratch().path_text("peername");
+    let pattern = rig.interceptor_pattern();
+    rig.scratch().write("refused.py", REFUSED);
+    // The interceptor has worker threads, the other processes of the jail have one thread.
+    let script = format!(
+        "cd {dir}; {jail} jail --fail-on-deny --allow=a.test --log=log -- /usr/bin/python3 refused.py 2>errors &
+         until [ -e ready ]; do sleep 0.05; done
+         for pid in $(pgrep -f '{pattern}'); do
+             [ $(ls /proc/$pid/task | wc -l) -gt 1 ] && kill -STOP $pid && stopped=$pid
+         done
+         touch go; until [ -e loopback ]; do sleep 0.05; done; sleep 1
+         kill -CONT $stopped; wait $!; echo $?",
+        dir = rig.scratch().path_text(""),
+    );
+    let output = rig.run_outside(User::Root, &script);
+    assert_eq!(stdout_text(&output), "122\n", "{output:?}");
+    let errors = rig.scratch().read("errors");
+    assert_contains(
+        &errors,
+        &["peername: denied: 203.0.113.5:9999, 2000 times: "],
+    );
+    super::wait_interceptor_exit(&rig);
+    let log = rig.scratch().read("log");
+    assert_eq!(log.matches("port_not_allowed").count(), 2000, "{errors}");
+}
+
 /// While the disk is full, requests are denied, and standard error says why. Requests go on when there is space again, and
 /// the record that was written in part is followed by a line break.
 #[test]
@@ -134,3 +165,5 @@ fn log_with_another_name_is_refused() {
         &["hard link"],
     );
 }
+
+const REFUSED: &str = include_str!("audit/refused.py");

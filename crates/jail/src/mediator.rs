@@ -187,6 +187,8 @@ fn serve(channel: OwnedFd, program: Program, config: MediatorConfig) -> Result<(
     fd_passing::send_word(&channel, READY, None)?;
     drop(channel);
     mediator.run()?;
+    // The interceptor waits until its channel is closed, and sockets of the program may linger.
+    drop(mediator.ports);
     mediator.refusals.finish();
     Ok(())
 }

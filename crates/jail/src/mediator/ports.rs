@@ -35,7 +35,8 @@ pub struct ListenerPorts {
     answered: BTreeSet<u16>,
     host_servers: HostServers,
     taken: BTreeSet<u16>,
-    /// The ports of loopback at which a connection was refused, maybe because a server of the program was not started yet.
+    /// The ports of loopback at which a connection was reported as refused, maybe because a server of the program was not
+    /// started yet.
     refused: BTreeSet<u16>,
     /// The cookie of the jail's network namespace: ports of another one are not the jail's.
     network: u64,
@@ -161,13 +162,19 @@ impl ListenerPorts {
             && !self.host_servers.may_listen(addr)
     }
 
-    /// Tells the interceptor that a connection to another host or to loopback was refused.
+    /// Tells the interceptor that a connection was refused: to another host, or to loopback where the host has a server, which
+    /// the program may have meant and can't reach.
     pub(super) fn report_refused(&mut self, socket: impl AsFd, address: &[u8]) {
         let Some(addr) = inet_address(address) else {
             return;
         };
         let is_loopback = addr.ip().to_canonical().is_loopback();
-        if (is_loopback || !is_jail_address(addr.ip())) && self.is_tcp_in_jail(socket) {
+        let is_denial = if is_loopback {
+            self.host_servers.has_listener(addr)
+        } else {
+            !is_jail_address(addr.ip())
+        };
+        if is_denial && self.is_tcp_in_jail(socket) {
             if is_loopback {
                 self.refused.insert(addr.port());
             }
@@ -175,11 +182,12 @@ impl ListenerPorts {
         }
     }
 
-    /// Sends the interceptor a message about an address. The message is dropped if the channel is full: the program may try any
-    /// number of ports.
+    /// Sends the interceptor a message about an address, and waits while the channel is full: the exit code of `--fail-on-deny`
+    /// and the audit log depend on each message.
     fn report(&self, kind: &str, addr: SocketAddr) {
         let message = format!("{kind}{addr}");
-        fd_passing::try_send_bytes(&self.channel, message.as_bytes());
+        // Fails only once the interceptor no longer receives, which its own verdict says.
+        let _ = fd_passing::send_bytes(&self.channel, message.as_bytes(), None);
     }
 
     /// Whether it is a TCP socket of the jail's network.
@@ -193,7 +201,8 @@ impl ListenerPorts {
 pub enum FromMediator {
     /// A request to close the listeners of a port, which are closed now.
     Closed,
-    /// A connection of the program to this address was refused, because nothing listens there in the jail.
+    /// A connection of the program to this address was refused, because nothing listens there in the jail. On loopback the host
+    /// has a listener at the address.
     Refused(SocketAddr),
     /// The program has bound this address, after a connection to its port of loopback was refused.
     Bound(SocketAddr),

@@ -44,12 +44,6 @@ pub fn send_bytes(socket: impl AsFd, bytes: &[u8], fd: Option<BorrowedFd<'_>>) -
     send_message(socket, bytes, fd.as_slice())
 }
 
-/// Sends a message without waiting, also on a blocking socket. `false` if the socket is full or closed.
-pub fn try_send_bytes(socket: impl AsFd, bytes: &[u8]) -> bool {
-    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-    rustix::net::send(socket, bytes, flags).is_ok()
-}
-
 /// Sends a message, with `fds` attached: [`MAX_FDS`] at most.
 ///
 /// # Errors

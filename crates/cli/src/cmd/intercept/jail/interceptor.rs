@@ -37,7 +37,6 @@ use peername_intercept::otlp::SpanExporter;
 use peername_intercept::policy::destination::{Destinations, Requested};
 use peername_intercept::policy::tunnelled::TunnelledDestination;
 use peername_intercept::upstream::trust::check_extra_ca;
-use peername_jail::host_servers::HostServers;
 use peername_jail::network::{alternate_ports, is_jailed};
 use peername_server::destination_list::AllowedDestination;
 use peername_server::listeners::InheritedSockets;
@@ -57,7 +56,7 @@ use super::approval::{Mode, OutsideApprover};
 use super::denial_report::DenialReport;
 use super::fail_on_deny::send_verdict;
 use super::helper::Helper;
-use super::mediator_channel::serve_mediator;
+use super::mediator_channel::{serve_mediator, wait_mediator_exit};
 use super::options::{Args, JailPorts};
 use crate::cmd::intercept::admission_log::{AdmissionFile, warn_if_replaced};
 use crate::cmd::intercept::options::Intercept as Options;
@@ -241,7 +240,6 @@ impl Interceptor {
             inherited_listeners,
             None,
         )?;
-        let host_servers = HostServers::open();
         keep_only(CapabilitySet::empty())?;
         let mut destinations =
             setup.destinations(&own_addresses, &opened.sockets.bound_addresses());
@@ -290,12 +288,11 @@ impl Interceptor {
             check.await_services();
         }
         let jail = Arc::clone(&setup.jail.as_ref().context("no jail")?.listener);
-        serve_mediator(
+        let mediator = serve_mediator(
             mediator,
             listeners_by_port,
             Arc::clone(&jail),
             Arc::clone(&state),
-            host_servers,
         )?;
         let services = ServiceHandle::new(setup.services(&opened.sockets.ids(), &state));
         let intercept = Arc::new(Intercept::new(services, CurrentState::new(state)));
@@ -307,8 +304,7 @@ impl Interceptor {
         // Fails only if the jail's process has exited, because the jail could not be made.
         let _ = fd_passing::send_word(channel, READY, None);
         program.wait_exit().await?;
-        // Lets the mediator's task count what was reported before the exit.
-        tokio::task::yield_now().await;
+        let has_all_refused = wait_mediator_exit(mediator).await;
         let mut report = self.denials;
         // Written before the drain, because the shell goes on already, and other processes of the jail may prolong the drain to
         // its limit.
@@ -317,7 +313,7 @@ impl Interceptor {
         if let (Some(path), Some(metadata)) = (&setup.options.log, log_metadata) {
             warn_if_replaced(path, &metadata);
         }
-        let is_anything_denied = report.finish(&denials, &failures);
+        let is_anything_denied = report.finish(&denials, &failures) || !has_all_refused;
         if let Some(channel) = verdict {
             send_verdict(&channel, is_anything_denied);
         }

@@ -1,44 +1,64 @@
 //! The interceptor's end of the channel to the mediator.
 
+use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::time::Duration;
 
 use peername_intercept::listener::jail::JailListener;
 use peername_intercept::state::InterceptState;
-use peername_jail::host_servers::HostServers;
 use peername_jail::mediator::ports::{self, FromMediator};
 use peername_sys::event::readiness::register_readable;
+use peername_sys::process::stderr::try_write_line;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
 
 /// Starts a task that closes the listeners of a port when the mediator asks for it, and records connections that the mediator
-/// reports as refused. A refused connection to loopback is recorded only if this host has a listener there, which the program may
-/// have meant and can't reach.
+/// reports as refused. The task ends once the mediator has exited, and fails if it can receive no more.
 pub(super) fn serve_mediator(
     mediator: OwnedFd,
     listeners: Vec<(u16, OwnedFd)>,
     jail: Arc<JailListener>,
     state: Arc<InterceptState>,
-    host_servers: HostServers,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<JoinHandle<io::Result<()>>> {
     let mediator = UnixStream::from(mediator);
     mediator.set_nonblocking(true)?;
     let mediator = register_readable(mediator.into())?;
-    tokio::spawn(async move {
-        while let Ok(mut ready) = mediator.readable().await {
+    Ok(tokio::spawn(async move {
+        loop {
+            let mut ready = mediator.readable().await?;
             let received = ready.try_io(|mediator| {
                 ports::receive(mediator, &listeners).map_err(|error| error.source)
             });
-            match received {
-                Ok(Ok(FromMediator::Refused(addr))) => {
-                    if !addr.ip().to_canonical().is_loopback() || host_servers.has_listener(addr) {
-                        jail.record_refused(&state, addr);
-                    }
-                }
-                Ok(Ok(FromMediator::Bound(addr))) => state.forget_refused(addr.port()),
-                Ok(Ok(FromMediator::Closed)) | Err(_) => {}
-                Ok(Ok(FromMediator::Exited) | Err(_)) => break,
+            // An error of `try_io` means that no message is there.
+            let Ok(message) = received else {
+                continue;
+            };
+            match message? {
+                FromMediator::Refused(addr) => jail.record_refused(&state, addr),
+                FromMediator::Bound(addr) => state.forget_refused(addr.port()),
+                FromMediator::Closed => {}
+                FromMediator::Exited => return Ok(()),
             }
         }
-    });
-    Ok(())
+    }))
 }
+
+/// Waits until the mediator, which exits with the program, has exited, so that everything that it has reported is counted.
+/// Returns `false`, and says so on standard error, if the task of [`serve_mediator`] has failed or has not ended in time.
+pub(super) async fn wait_mediator_exit(task: JoinHandle<io::Result<()>>) -> bool {
+    let cause = match timeout(EXIT_LIMIT, task).await {
+        Ok(Ok(Ok(()))) => return true,
+        Ok(Ok(Err(error))) => error.to_string(),
+        Ok(Err(panic)) => panic.to_string(),
+        Err(_) => format!("the mediator has not exited in {EXIT_LIMIT:?}"),
+    };
+    try_write_line(&format!(
+        "peername: denied: maybe connections to further ports, which are not known: {cause}"
+    ));
+    false
+}
+
+/// Limit of the wait for the mediator: a file system of the program, mounted with `--allow-mounts`, can suspend it.
+const EXIT_LIMIT: Duration = Duration::from_secs(5);
