@@ -1,6 +1,6 @@
 //! The log: text for a person at a terminal, fields for the journal, JSON for everything else, written by a thread of its own
 //! so that a slow reader causes no backpressure. Lines that do not fit into the queue or can't be written are dropped, and their
-//! number is logged.
+//! number is logged. Those of the audit file wait for room in the queue.
 
 mod batched;
 mod go_mmproxy;
@@ -86,12 +86,12 @@ impl LogArgs {
     pub fn start(self, audit: Option<AuditLog>) -> (Vec<WorkerGuard>, LevelHandle) {
         let (lines, guard): (Lines, _) = if self.log_format.is_none() && journal::native::connect()
         {
-            let (writer, guard) = queue(JournalWriter);
+            let (writer, guard) = queue(JournalWriter, Overflow::Lose);
             (JournalLayer::new(writer).boxed(), guard)
         } else {
             let (writer, guard) = match self.log_format {
-                Some(Format::GoMmproxy) => queue(Batched::new(stdout())),
-                _ => queue(Batched::new(stderr())),
+                Some(Format::GoMmproxy) => queue(Batched::new(stdout()), Overflow::Lose),
+                _ => queue(Batched::new(stderr()), Overflow::Lose),
             };
             (self.lines(writer, self.log_format, true), guard)
         };
@@ -124,7 +124,7 @@ impl LogArgs {
             .with_default(LevelFilter::WARN)
             .with_target("peername", level)
             .with_target(audit, audit_level);
-        let (writer, guard) = queue(Batched::new(stderr()));
+        let (writer, guard) = queue(Batched::new(stderr()), Overflow::Lose);
         let lines = self.lines(writer, format, true).with_filter(others);
         let target = audit;
         self.install(
@@ -144,7 +144,7 @@ impl LogArgs {
         let mut guards = vec![guard];
         let mut layers = vec![lines];
         if let Some(AuditLog { target, file }) = audit {
-            let (writer, guard) = queue(Batched::new(file));
+            let (writer, guard) = queue(Batched::new(file), Overflow::Wait);
             let only_audit = Targets::new().with_target(target, LevelFilter::INFO);
             let lines = self.lines(writer, self.log_format, false);
             layers.push(lines.with_filter(only_audit).boxed());
@@ -193,8 +193,10 @@ impl LogArgs {
 }
 
 /// Makes the queue of lines before a writer, and starts a task that reports lost lines.
-fn queue<W: Write + Send + 'static>(writer: W) -> (NonBlocking, WorkerGuard) {
-    let queue = NonBlockingBuilder::default().buffered_lines_limit(MAX_QUEUED_LINES);
+fn queue<W: Write + Send + 'static>(writer: W, overflow: Overflow) -> (NonBlocking, WorkerGuard) {
+    let queue = NonBlockingBuilder::default()
+        .buffered_lines_limit(MAX_QUEUED_LINES)
+        .lossy(matches!(overflow, Overflow::Lose));
     let unwritten = Arc::<AtomicUsize>::default();
     let (writer, guard) = queue.finish(CountingWriter {
         writer,
@@ -202,6 +204,15 @@ fn queue<W: Write + Send + 'static>(writer: W) -> (NonBlocking, WorkerGuard) {
     });
     tokio::spawn(report_lost_lines(writer.error_counter(), unwritten));
     (writer, guard)
+}
+
+/// What happens to a line for which the queue has no room.
+#[derive(Clone, Copy, Debug)]
+enum Overflow {
+    /// It is lost and counted: the reader may read no more, and nothing waits for it.
+    Lose,
+    /// Its thread waits for room. A write to a file ends without a reader.
+    Wait,
 }
 
 /// Counts the lines that can't be written, as on a full disk. The thread that writes the queued lines drops them.
@@ -264,3 +275,53 @@ async fn report_lost_lines(dropped: ErrorCounter, unwritten: Arc<AtomicUsize>) {
 /// Capacity of the queue in lines. Each slot takes 32 bytes, used or not.
 const MAX_QUEUED_LINES: usize = 16 * 1024;
 const LOST_LINES_INTERVAL: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, channel};
+    use std::thread;
+
+    use super::*;
+
+    /// Writes nothing before the other end of its channel is dropped.
+    struct SlowFile {
+        held: Receiver<()>,
+        lines: Arc<AtomicUsize>,
+    }
+
+    impl Write for SlowFile {
+        fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+            let _ = self.held.recv();
+            self.lines.fetch_add(1, Relaxed);
+            Ok(line.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[tokio::test]
+    async fn lines_of_the_audit_file_wait_for_room_in_the_queue() {
+        const LINES: usize = MAX_QUEUED_LINES + 100;
+        let (holder, held) = channel();
+        let lines = Arc::<AtomicUsize>::default();
+        let file = SlowFile {
+            held,
+            lines: Arc::clone(&lines),
+        };
+        let (mut writer, guard) = queue(file, Overflow::Wait);
+        let requests = thread::spawn(move || {
+            for _ in 0..LINES {
+                writer.write_all(b"{}\n").unwrap();
+            }
+        });
+        // Without waiting, all lines would be queued or lost by now.
+        sleep(Duration::from_millis(200)).await;
+        assert!(!requests.is_finished());
+        drop(holder);
+        requests.join().unwrap();
+        drop(guard);
+        assert_eq!(lines.load(Relaxed), LINES);
+    }
+}
