@@ -199,8 +199,9 @@ impl ListenerPorts {
 /// A message of the mediator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FromMediator {
-    /// A request to close the listeners of a port, which are closed now.
-    Closed,
+    /// A request to close the listeners of a port, which are closed now. So many connections were reset in their accept
+    /// backlogs.
+    Closed(usize),
     /// A connection of the program to this address was refused, because nothing listens there in the jail. On loopback the host
     /// has a listener at the address.
     Refused(SocketAddr),
@@ -231,14 +232,17 @@ pub fn receive(channel: impl AsFd, listeners: &[(u16, OwnedFd)]) -> Result<FromM
             .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
             .call("recvmsg(2), from the mediator");
     };
+    let mut unserved = 0;
     for (_, socket) in listeners
         .iter()
         .filter(|(port, _)| u64::from(*port) == word)
     {
+        // The program makes no connection in between: the mediator waits.
+        unserved += listener::accept_queue_len(socket)?;
         listener::stop(socket)?;
     }
     fd_passing::send_word(channel, word, None)?;
-    Ok(FromMediator::Closed)
+    Ok(FromMediator::Closed(unserved))
 }
 
 /// Whether servers of the program are reached at this address: every loopback address, those that the jail has, and the
@@ -270,3 +274,23 @@ const MAX_MESSAGE: usize = 96;
 const PORT: std::ops::Range<usize> = 2..4;
 const AF_INET: i32 = 2;
 const AF_INET6: i32 = 10;
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    #[test]
+    fn connections_that_a_closed_listener_resets_are_counted() {
+        let (mediator, interceptor) = fd_passing::seqpacket_pair().unwrap();
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let addr = listener.local_addr().unwrap();
+        let clients = [(); 3].map(|()| TcpStream::connect(addr).unwrap());
+        let listeners = [(addr.port(), OwnedFd::from(listener))];
+        fd_passing::send_word(&mediator, addr.port().into(), None).unwrap();
+        let received = receive(&interceptor, &listeners).unwrap();
+        assert_eq!(received, FromMediator::Closed(clients.len()));
+        assert!(TcpStream::connect(addr).is_err());
+    }
+}

@@ -148,6 +148,13 @@ impl DenialReport {
     }
 }
 
+/// Says that connections may have been denied that are not counted.
+pub(super) fn write_unknown_denials(cause: &str) {
+    try_write_line(&format!(
+        "peername: denied: maybe further connections, which are not known: {cause}"
+    ));
+}
+
 /// Explains the lines of the diff, before the first of them.
 fn begin_diff(list: &Path) {
     try_write_line(&format!(

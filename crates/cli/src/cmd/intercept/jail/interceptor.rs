@@ -49,11 +49,12 @@ use peername_sys::process::caps::{CapabilitySet, keep_only};
 use peername_sys::process::pidfd::PidFd;
 use peername_sys::process::secrets;
 use peername_sys::process::stderr::write_line;
+use peername_sys::tcp::listener::accept_queue_len;
 use rustls_native_certs::CertificateResult;
 use tokio::time::timeout;
 
 use super::approval::{Mode, OutsideApprover};
-use super::denial_report::DenialReport;
+use super::denial_report::{DenialReport, write_unknown_denials};
 use super::fail_on_deny::send_verdict;
 use super::helper::Helper;
 use super::mediator_channel::{serve_mediator, wait_mediator_exit};
@@ -224,7 +225,7 @@ impl Interceptor {
         } = inherited;
         secrets::disable_core_dumps()?;
         let sockets = JailSockets::sort(sockets)?;
-        let listeners_by_port = sockets.by_port()?;
+        let listeners_by_port: Arc<[_]> = sockets.by_port()?.into();
         let setup = self.setup(sockets.addresses(), sockets.has_v6())?;
         let check = open_check(setup.check.clone()).map_err(UsageError::from_error)?;
         let own_addresses = OwnAddresses::read().await?;
@@ -290,7 +291,7 @@ impl Interceptor {
         let jail = Arc::clone(&setup.jail.as_ref().context("no jail")?.listener);
         let mediator = serve_mediator(
             mediator,
-            listeners_by_port,
+            Arc::clone(&listeners_by_port),
             Arc::clone(&jail),
             Arc::clone(&state),
         )?;
@@ -304,16 +305,17 @@ impl Interceptor {
         // Fails only if the jail's process has exited, because the jail could not be made.
         let _ = fd_passing::send_word(channel, READY, None);
         program.wait_exit().await?;
-        let has_all_refused = wait_mediator_exit(mediator).await;
+        let has_all_reports = wait_mediator_exit(mediator).await;
         let mut report = self.denials;
         // Written before the drain, because the shell goes on already, and other processes of the jail may prolong the drain to
         // its limit.
         report.write(&denials);
-        drain(listeners.workers).await;
+        let is_all_served = drain(listeners.workers, &listeners_by_port).await;
         if let (Some(path), Some(metadata)) = (&setup.options.log, log_metadata) {
             warn_if_replaced(path, &metadata);
         }
-        let is_anything_denied = report.finish(&denials, &failures) || !has_all_refused;
+        let has_denials = report.finish(&denials, &failures);
+        let is_anything_denied = has_denials || !has_all_reports || !is_all_served;
         if let Some(channel) = verdict {
             send_verdict(&channel, is_anything_denied);
         }
@@ -405,13 +407,24 @@ fn serve_names(
 }
 
 /// Drains the connections of the program, which has exited, and closes those that other processes of the jail keep open. Each
-/// connection writes its audit lines.
-async fn drain(mut workers: Workers) {
+/// connection writes its audit lines. Returns `false`, and says so on standard error, if connections are left in the accept
+/// backlogs: no process of the jail can connect since the mediator has exited.
+async fn drain(mut workers: Workers, listeners: &[(u16, OwnedFd)]) -> bool {
     workers.drain();
     let all_exited = async { while workers.next_exit().await.is_some() {} };
     let _ = timeout(DRAIN_LIMIT, all_exited).await;
+    let unserved: usize = listeners
+        .iter()
+        .filter_map(|(_, socket)| accept_queue_len(socket).ok())
+        .sum();
     workers.end();
     workers.join();
+    if unserved > 0 {
+        write_unknown_denials(&format!(
+            "{unserved} were not accepted within {DRAIN_LIMIT:?} after the program's exit"
+        ));
+    }
+    unserved == 0
 }
 
 /// Waits until the interceptor serves; `false` if it has exited instead.

@@ -10,22 +10,25 @@ use peername_intercept::listener::jail::JailListener;
 use peername_intercept::state::InterceptState;
 use peername_jail::mediator::ports::{self, FromMediator};
 use peername_sys::event::readiness::register_readable;
-use peername_sys::process::stderr::try_write_line;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
+use super::denial_report::write_unknown_denials;
+
 /// Starts a task that closes the listeners of a port when the mediator asks for it, and records connections that the mediator
-/// reports as refused. The task ends once the mediator has exited, and fails if it can receive no more.
+/// reports as refused. The task ends once the mediator has exited, and fails if it can receive no more. It returns the number of
+/// connections that were reset with a listener, before the interceptor accepted them.
 pub(super) fn serve_mediator(
     mediator: OwnedFd,
-    listeners: Vec<(u16, OwnedFd)>,
+    listeners: Arc<[(u16, OwnedFd)]>,
     jail: Arc<JailListener>,
     state: Arc<InterceptState>,
-) -> anyhow::Result<JoinHandle<io::Result<()>>> {
+) -> anyhow::Result<JoinHandle<io::Result<usize>>> {
     let mediator = UnixStream::from(mediator);
     mediator.set_nonblocking(true)?;
     let mediator = register_readable(mediator.into())?;
     Ok(tokio::spawn(async move {
+        let mut unserved = 0;
         loop {
             let mut ready = mediator.readable().await?;
             let received = ready.try_io(|mediator| {
@@ -38,25 +41,27 @@ pub(super) fn serve_mediator(
             match message? {
                 FromMediator::Refused(addr) => jail.record_refused(&state, addr),
                 FromMediator::Bound(addr) => state.forget_refused(addr.port()),
-                FromMediator::Closed => {}
-                FromMediator::Exited => return Ok(()),
+                FromMediator::Closed(count) => unserved += count,
+                FromMediator::Exited => return Ok(unserved),
             }
         }
     }))
 }
 
 /// Waits until the mediator, which exits with the program, has exited, so that everything that it has reported is counted.
-/// Returns `false`, and says so on standard error, if the task of [`serve_mediator`] has failed or has not ended in time.
-pub(super) async fn wait_mediator_exit(task: JoinHandle<io::Result<()>>) -> bool {
+/// Returns `false`, and says so on standard error, if not all denials are known: the task of [`serve_mediator`] has failed or has
+/// not ended in time, or connections were reset.
+pub(super) async fn wait_mediator_exit(task: JoinHandle<io::Result<usize>>) -> bool {
     let cause = match timeout(EXIT_LIMIT, task).await {
-        Ok(Ok(Ok(()))) => return true,
+        Ok(Ok(Ok(0))) => return true,
+        Ok(Ok(Ok(unserved))) => {
+            format!("{unserved} were reset in the backlog of a port that the program has bound")
+        }
         Ok(Ok(Err(error))) => error.to_string(),
         Ok(Err(panic)) => panic.to_string(),
         Err(_) => format!("the mediator has not exited in {EXIT_LIMIT:?}"),
     };
-    try_write_line(&format!(
-        "peername: denied: maybe connections to further ports, which are not known: {cause}"
-    ));
+    write_unknown_denials(&cause);
     false
 }
 
