@@ -1,5 +1,6 @@
 //! Under a service manager: notifications, socket activation, and the units that are shipped.
 
+use std::collections::HashSet;
 use std::fs;
 use std::net::SocketAddr;
 use std::os::unix::net::UnixDatagram;
@@ -342,6 +343,7 @@ fn units_are_valid_and_tight() {
     let scratch = Scratch::new();
     let units = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/systemd");
     let mut paths = Vec::new();
+    let mut runtime_dirs = HashSet::new();
     for unit in fs::read_dir(units).expect("the units") {
         let unit = unit.expect("a unit").path();
         let text = fs::read_to_string(&unit).expect("text");
@@ -350,6 +352,12 @@ fn units_are_valid_and_tight() {
         // The runtimes of --runtime-uid have to enter the folder of the socket.
         if name == "peername-agent.service" {
             assert!(text.contains("RuntimeDirectoryMode=0755\n"), "{text}");
+        }
+        // systemd removes the directory of a unit that stops, with all that is in it. An instance may have the name of a command.
+        let mut lines = text.lines();
+        if let Some(dir) = lines.find_map(|line| line.strip_prefix("RuntimeDirectory=")) {
+            let is_new = runtime_dirs.insert(dir.replace("%i", "forward"));
+            assert!(is_new && !dir.contains('/'), "{name}: {dir}");
         }
         // systemd requires that the program exists.
         paths.push(scratch.write(&name, &text.replace("/usr/bin/peername", BINARY)));
