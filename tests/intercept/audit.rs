@@ -3,8 +3,9 @@
 use std::fs;
 use std::process::Command;
 use std::thread;
+use std::time::Duration;
 
-use rustix::process::{Pid, Resource, Rlimit, prlimit};
+use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
 use serde_json::{Value, json};
 
 use crate::harness::addr::v4;
@@ -248,6 +249,19 @@ fn request_is_denied_where_the_log_can_not_be_written() {
     // The lines at the end of requests, too: as many as are buffered wait for space, and further ones are lost.
     rig.try_curl(&["http://a.test/echo?[1-300]"]);
     rig.proxy.wait_logged("lines of the log were lost");
+}
+
+/// Few lines fit into the buffer, where they wait for space. At the exit they are lost.
+#[test]
+fn lines_that_wait_for_space_are_reported_at_once_and_at_the_exit() {
+    let mut rig = InterceptRig::new(&["--allow=any", "--log=/dev/full"]);
+    rig.curl_problem(&["http://a.test/echo"]);
+    rig.proxy
+        .wait_logged("lines of the log can't be written yet");
+    rig.proxy.signal(Signal::TERM);
+    rig.proxy.wait_success(Duration::from_secs(5));
+    rig.proxy
+        .wait_logged("1 lines of the log were lost since the start");
 }
 
 /// A limit of file sizes (`ulimit -f`, LimitFSIZE= of a unit) is as a full disk, and ends nothing.

@@ -1,6 +1,6 @@
 //! The log: text for a person at a terminal, fields for the journal, JSON for everything else, written by a thread of its own
 //! so that a slow reader causes no backpressure. Lines that do not fit into the queue or can't be written are dropped, and their
-//! number is logged. Those of the audit file wait for room in the queue.
+//! number is logged; those of the audit file wait for room in the queue. The last 64 KiB are kept until they can be written.
 
 mod batched;
 mod go_mmproxy;
@@ -17,6 +17,7 @@ use std::time::Duration;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Arg, ValueEnum};
 use peername_observe::admin::LogLevel as _;
+use peername_sys::process::stderr::try_write_line;
 use tokio::time::sleep;
 use tracing::Level;
 use tracing::level_filters::LevelFilter;
@@ -83,15 +84,15 @@ impl LogArgs {
     /// Starts logging to standard error, or to standard output in the format of go-mmproxy. Lines of the target of `audit` go to
     /// its file instead, whatever the level. Lines that are still queued are written when the guards are dropped. The handle
     /// changes the level. Needs a tokio runtime.
-    pub fn start(self, audit: Option<AuditLog>) -> (Vec<WorkerGuard>, LevelHandle) {
+    pub fn start(self, audit: Option<AuditLog>) -> (Vec<LogGuard>, LevelHandle) {
         let (lines, guard): (Lines, _) = if self.log_format.is_none() && journal::native::connect()
         {
-            let (writer, guard) = queue(JournalWriter, Overflow::Lose);
+            let (writer, guard) = queue(JournalWriter, Arc::default(), Overflow::Lose);
             (JournalLayer::new(writer).boxed(), guard)
         } else {
             let (writer, guard) = match self.log_format {
-                Some(Format::GoMmproxy) => queue(Batched::new(stdout()), Overflow::Lose),
-                _ => queue(Batched::new(stderr()), Overflow::Lose),
+                Some(Format::GoMmproxy) => queue_batched(stdout(), Overflow::Lose),
+                _ => queue_batched(stderr(), Overflow::Lose),
             };
             (self.lines(writer, self.log_format, true), guard)
         };
@@ -104,11 +105,7 @@ impl LogArgs {
     /// more, in the format that is asked for. Lines of the target `audit` go to the file instead, as JSON unless text is asked
     /// for; without a file they are written with -v only. Lines that are still queued are written when the guards are dropped.
     /// Needs a tokio runtime.
-    pub fn start_beside_program(
-        self,
-        audit: &'static str,
-        file: Option<LogFile>,
-    ) -> Vec<WorkerGuard> {
+    pub fn start_beside_program(self, audit: &'static str, file: Option<LogFile>) -> Vec<LogGuard> {
         let (level, format) = match self.verbose {
             0 => (LevelFilter::WARN, self.log_format.or(Some(Format::Text))),
             1 => (LevelFilter::INFO, self.log_format),
@@ -124,7 +121,7 @@ impl LogArgs {
             .with_default(LevelFilter::WARN)
             .with_target("peername", level)
             .with_target(audit, audit_level);
-        let (writer, guard) = queue(Batched::new(stderr()), Overflow::Lose);
+        let (writer, guard) = queue_batched(stderr(), Overflow::Lose);
         let lines = self.lines(writer, format, true).with_filter(others);
         let target = audit;
         self.install(
@@ -135,16 +132,11 @@ impl LogArgs {
     }
 
     /// Makes these lines the log. Those of the target of `audit` go to its file, as JSON unless text is asked for.
-    fn install(
-        self,
-        lines: Lines,
-        guard: WorkerGuard,
-        audit: Option<AuditLog>,
-    ) -> Vec<WorkerGuard> {
+    fn install(self, lines: Lines, guard: LogGuard, audit: Option<AuditLog>) -> Vec<LogGuard> {
         let mut guards = vec![guard];
         let mut layers = vec![lines];
         if let Some(AuditLog { target, file }) = audit {
-            let (writer, guard) = queue(Batched::new(file), Overflow::Wait);
+            let (writer, guard) = queue_batched(file, Overflow::Wait);
             let only_audit = Targets::new().with_target(target, LevelFilter::INFO);
             let lines = self.lines(writer, self.log_format, false);
             layers.push(lines.with_filter(only_audit).boxed());
@@ -192,8 +184,26 @@ impl LogArgs {
     }
 }
 
-/// Makes the queue of lines before a writer, and starts a task that reports lost lines.
-fn queue<W: Write + Send + 'static>(writer: W, overflow: Overflow) -> (NonBlocking, WorkerGuard) {
+/// Makes the queue of lines before a writer that is given many lines at once.
+fn queue_batched<W: Write + Send + 'static>(
+    writer: W,
+    overflow: Overflow,
+) -> (NonBlocking, LogGuard) {
+    let waiting = Arc::<AtomicUsize>::default();
+    queue(
+        Batched::new(writer, Arc::clone(&waiting)),
+        waiting,
+        overflow,
+    )
+}
+
+/// Makes the queue of lines before a writer, and starts a task that reports lost lines. `waiting` is the number of lines that
+/// the writer keeps because they can't be written yet.
+fn queue<W: Write + Send + 'static>(
+    writer: W,
+    waiting: Arc<AtomicUsize>,
+    overflow: Overflow,
+) -> (NonBlocking, LogGuard) {
     let queue = NonBlockingBuilder::default()
         .buffered_lines_limit(MAX_QUEUED_LINES)
         .lossy(matches!(overflow, Overflow::Lose));
@@ -202,7 +212,17 @@ fn queue<W: Write + Send + 'static>(writer: W, overflow: Overflow) -> (NonBlocki
         writer,
         unwritten: Arc::clone(&unwritten),
     });
-    tokio::spawn(report_lost_lines(writer.error_counter(), unwritten));
+    let missing = MissingLines {
+        dropped: writer.error_counter(),
+        unwritten,
+        waiting,
+        reported: Arc::default(),
+    };
+    tokio::spawn(missing.clone().report());
+    let guard = LogGuard {
+        _queue: guard,
+        _missing: ReportOnDrop(missing),
+    };
     (writer, guard)
 }
 
@@ -213,6 +233,27 @@ enum Overflow {
     Lose,
     /// Its thread waits for room. A write to a file ends without a reader.
     Wait,
+}
+
+/// Writes the lines that are still queued when it is dropped, and reports those that can't be written.
+pub struct LogGuard {
+    // Fields are dropped in their order: the thread that writes has then flushed, or hangs.
+    _queue: WorkerGuard,
+    _missing: ReportOnDrop,
+}
+
+/// Reports missing lines on standard error, because the log has ended.
+struct ReportOnDrop(MissingLines);
+
+impl Drop for ReportOnDrop {
+    fn drop(&mut self) {
+        let missing = &self.0;
+        let lines = missing.lost() + missing.waiting.load(Relaxed);
+        if lines > missing.reported.load(Relaxed) {
+            // Standard error may be the full disk, or the pipe of a slow reader.
+            try_write_line(&format!("{lines} {LOST_LINES}"));
+        }
+    }
 }
 
 /// Counts the lines that can't be written, as on a full disk. The thread that writes the queued lines drops them.
@@ -228,8 +269,10 @@ impl<W: Write> Write for CountingWriter<W> {
         })
     }
 
+    /// Never fails: after an error, the thread that writes would not end at the exit. The writer counts the lines that it keeps.
     fn flush(&mut self) -> io::Result<()> {
-        self.writer.flush()
+        let _ = self.writer.flush();
+        Ok(())
     }
 }
 
@@ -255,25 +298,51 @@ fn json(writer: NonBlocking, is_journal: bool) -> Lines {
 /// A layer that writes log lines.
 type Lines = Box<dyn Layer<Registry> + Send + Sync>;
 
-/// Logs how many lines were lost since the start, whenever the number has grown: those that did not fit into the queue, and
-/// those that could not be written.
-async fn report_lost_lines(dropped: ErrorCounter, unwritten: Arc<AtomicUsize>) {
-    let mut reported = 0;
-    loop {
-        sleep(LOST_LINES_INTERVAL).await;
-        let lines = dropped.dropped_lines() + unwritten.load(Relaxed);
-        if lines > reported {
-            tracing::warn!(
-                lines,
-                "lines of the log were lost since the start: it is read too slowly, or can't be written"
-            );
-            reported = lines;
+/// The lines that are not in the log.
+#[derive(Clone)]
+struct MissingLines {
+    /// Lines that did not fit into the queue.
+    dropped: ErrorCounter,
+    /// Lines that could not be written, and were dropped.
+    unwritten: Arc<AtomicUsize>,
+    /// Lines that can't be written yet.
+    waiting: Arc<AtomicUsize>,
+    /// The number of lost lines that was last logged.
+    reported: Arc<AtomicUsize>,
+}
+
+impl MissingLines {
+    fn lost(&self) -> usize {
+        self.dropped.dropped_lines() + self.unwritten.load(Relaxed)
+    }
+
+    /// Logs how many lines were lost since the start, whenever the number has grown; and once that lines wait, until none does.
+    async fn report(self) {
+        let mut is_waiting = false;
+        loop {
+            sleep(LOST_LINES_INTERVAL).await;
+            let lines = self.lost();
+            if lines > self.reported.load(Relaxed) {
+                tracing::warn!(lines, "{LOST_LINES}");
+                self.reported.store(lines, Relaxed);
+            }
+            let lines = self.waiting.load(Relaxed);
+            if lines > 0 && !is_waiting {
+                tracing::warn!(
+                    lines,
+                    "lines of the log can't be written yet; they are written with the next line for which there is space, and lost \
+                     if there is none until the exit"
+                );
+            }
+            is_waiting = lines > 0;
         }
     }
 }
 
 /// Capacity of the queue in lines. Each slot takes 32 bytes, used or not.
 const MAX_QUEUED_LINES: usize = 16 * 1024;
+const LOST_LINES: &str =
+    "lines of the log were lost since the start: it is read too slowly, or can't be written";
 const LOST_LINES_INTERVAL: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
@@ -310,7 +379,7 @@ mod tests {
             held,
             lines: Arc::clone(&lines),
         };
-        let (mut writer, guard) = queue(file, Overflow::Wait);
+        let (mut writer, guard) = queue(file, Arc::default(), Overflow::Wait);
         let requests = thread::spawn(move || {
             for _ in 0..LINES {
                 writer.write_all(b"{}\n").unwrap();
