@@ -107,6 +107,38 @@ fn upgrade_applies_another_number_of_workers() {
     });
 }
 
+/// Sockets of additional workers, and those of new addresses beside the old process's, get no client before the new process
+/// serves: if it is refused, they would be reset.
+#[test]
+fn refused_upgrade_takes_no_client_from_the_old_process() {
+    let lab = Lab::new();
+    let backend = Backend::listen(&lab.server, TARGET_V4);
+    let config = |workers, listen: &str| {
+        format!(
+            "workers = {workers}\nupgrade-timeout = \"4s\"\n[[listen]]\naddress = [{listen}]\ntarget-v4 = \
+             \"{TARGET_V4}\"\ntrust = [\"10.81.0.0/24\"]\n"
+        )
+    };
+    let scratch = Scratch::new();
+    let any = format!("\"0.0.0.0:{}\"", LISTEN_V4.port());
+    let file = scratch.write("proxy.toml", &config(1, &any));
+    let rig = UpgradeRig::start(&lab.server, &["proxy", &format!("--config={file}")]);
+    let both = format!("{any}, \"{LISTEN_V4}\"");
+    for (workers, listen) in [(16, &any), (1, &both)] {
+        scratch.write("proxy.toml", &config(workers, listen));
+        rig.install(&lab.server, Binary::Waits);
+        let refusals = || rig.processes.log().matches("upgrade refused").count();
+        let before = refusals();
+        rig.signal(Signal::USR2);
+        rig.wait_waiting();
+        for _ in 0..10 {
+            let _open = connect_fresh_client(&lab, LISTEN_V4, &backend);
+        }
+        wait_until("the refusal", || refusals() > before);
+        assert_contains(&rig.processes.log(), &["not ready after"]);
+    }
+}
+
 /// The system refuses the new process a thread (`TasksMax=`, RLIMIT_NPROC). The old one goes on.
 #[test]
 fn upgrade_without_threads_is_refused() {

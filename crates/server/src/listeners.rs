@@ -93,7 +93,8 @@ impl InheritedSockets {
     }
 }
 
-/// Open TCP sockets: one per worker and address. Nothing accepts from them yet.
+/// Open TCP sockets: one per worker and address. Nothing accepts from them yet, and those that this process has opened get
+/// clients only after [`Listeners::listen`].
 #[derive(Debug)]
 pub struct Listeners {
     pub(crate) per_worker: Vec<Vec<Listener>>,
@@ -103,7 +104,7 @@ pub struct Listeners {
 }
 
 impl Listeners {
-    /// Opens a socket on each address for each of `workers`, so that an address that can't be listened on is known
+    /// Binds a socket to each address for each of `workers`, so that an address that can't be listened on is known
     /// before anything is served. An inherited socket is shared by all workers.
     ///
     /// # Errors
@@ -138,6 +139,20 @@ impl Listeners {
             per_worker,
             surplus,
         })
+    }
+
+    /// Makes the sockets listen. To be called when nothing else can fail: beside a listener of this process or of the previous
+    /// one, whose clients they share, a socket would take clients that are reset if it is closed before it is served.
+    ///
+    /// # Errors
+    ///
+    /// The address that another program has begun to listen on meanwhile.
+    pub fn listen(&self) -> Result<(), BindError> {
+        for listener in self.per_worker.iter().flatten() {
+            listener::start_listening(&listener.socket)
+                .map_err(|failed| BindError::new(listener.addr.0, failed))?;
+        }
+        Ok(())
     }
 
     /// Sets IP_TRANSPARENT on the sockets that `is_wanted` selects, so that they accept connections that a TPROXY rule

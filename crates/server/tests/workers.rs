@@ -17,6 +17,8 @@ use peername_server::workers::{
 };
 use peername_sys::event::readiness::register_stream;
 use peername_sys::ipc::inherited_socket::InheritedSocket;
+use peername_sys::socket::BindOptions;
+use peername_sys::tcp::listener;
 use tokio::time::timeout;
 
 /// Keeps connections open until the client closes them, and counts the open connections of each thread.
@@ -139,6 +141,37 @@ fn backlog_that_no_other_process_serves_is_served_by_a_drain() -> Result<()> {
     Ok(())
 }
 
+/// An upgrade to more workers may still be refused. Closing a socket that has taken clients would reset them.
+#[test]
+fn sockets_of_further_workers_take_no_client_before_they_listen() -> Result<()> {
+    let options = BindOptions {
+        reuse_port: true,
+        v6_only: false,
+    };
+    let previous = listener::listen(SocketAddr::from(([127, 0, 0, 1], 0)), options)?;
+    let addr = previous.local_addr()?;
+    let mut inherited = InheritedSockets {
+        previous_tcp: HashMap::from([(addr, vec![previous.try_clone()?])]),
+        ..InheritedSockets::default()
+    };
+    let wanted = [(ListenerId(0), addr)];
+    let listeners = Listeners::open(&wanted, &ExistingListeners::default(), 8, &mut inherited)?;
+    let connect = || -> io::Result<Vec<_>> { (0..100).map(|_| TcpStream::connect(addr)).collect() };
+    let _clients = connect()?;
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while listener::accept_queue_len(&previous)? < 100 {
+        ensure!(Instant::now() < deadline, "other sockets have clients");
+        thread::sleep(Duration::from_millis(1));
+    }
+    listeners.listen()?;
+    let _more_clients = connect()?;
+    ensure!(
+        listener::accept_queue_len(&previous)? < 200,
+        "only one socket has clients"
+    );
+    Ok(())
+}
+
 /// The exit is reported although the other worker goes on.
 #[tokio::test]
 async fn exit_of_one_worker_is_reported_with_its_cause() -> Result<()> {
@@ -185,6 +218,7 @@ fn start_workers(
     let wanted = [(ListenerId(0), addr)];
     let existing = ExistingListeners::default();
     let listeners = Listeners::open(&wanted, &existing, count, &mut inherited)?;
+    listeners.listen()?;
     let addr = listeners.addrs()[0];
     let capacity = Capacity {
         connections: MaxConnections::new(1000),

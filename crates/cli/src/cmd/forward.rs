@@ -178,6 +178,9 @@ impl Reload for Control {
         let change = listeners.prepare(setup.listen_plans())?;
         let services = setup.services(&change.ids);
         let client_policies = setup.client_policies(&change.bound);
+        change.listen()?;
+
+        // Nothing fails from here on.
         let replace = || self.services.replace(services);
         let tasks = udp_tasks(&self.services, &self.counters, &self.sessions);
         let changed = listeners.apply(change, replace, tasks).await;

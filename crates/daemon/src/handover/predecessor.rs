@@ -203,14 +203,13 @@ impl Predecessor {
         Ok(())
     }
 
-    /// Takes over: reports which sockets were adopted and that everything is prepared, and receives the sessions, until the
-    /// previous process stops accepting.
+    /// Reports which sockets were adopted and that everything is prepared, and receives the sessions.
     ///
     /// # Errors
     ///
     /// The previous process has given up, and goes on serving.
-    pub fn take_over(
-        self,
+    pub fn receive_sessions(
+        &mut self,
         tcp: impl IntoIterator<Item = SocketAddr>,
         mut udp: Vec<(Vec<SocketAddr>, &mut UdpListeners)>,
     ) -> anyhow::Result<()> {
@@ -222,7 +221,7 @@ impl Predecessor {
             SocketInfo::Given(_) => true,
             SocketInfo::Admin(addr) => self.adopted_admin.contains(addr),
         };
-        let mut adopted = self.received;
+        let mut adopted = std::mem::take(&mut self.received);
         adopted.retain(is_adopted);
         let mut seen = HashSet::new();
         adopted.retain(|info| seen.insert(info.clone()));
@@ -243,15 +242,27 @@ impl Predecessor {
                     let group = self.groups.get(&group).context(OTHER_VERSION)?;
                     group.restore(worker, (state, sockets), &mut udp)?;
                 }
-                (ToSuccessor::AllSessions, _) => send(&self.channel, &ToPredecessor::Ready)?,
-                (ToSuccessor::Serve(inheritance), _) => {
-                    if let Some(state) = &self.state {
-                        state.restore(&inheritance);
-                    }
-                    return Ok(());
-                }
+                (ToSuccessor::AllSessions, _) => return Ok(()),
                 _ => bail!("{OTHER_VERSION}"),
             }
+        }
+    }
+
+    /// Takes over: reports that this process can serve, and waits until the previous one stops accepting.
+    ///
+    /// # Errors
+    ///
+    /// The previous process has given up, and goes on serving.
+    pub fn take_over(self) -> anyhow::Result<()> {
+        send(&self.channel, &ToPredecessor::Ready)?;
+        match receive(&self.channel)? {
+            (ToSuccessor::Serve(inheritance), _) => {
+                if let Some(state) = &self.state {
+                    state.restore(&inheritance);
+                }
+                Ok(())
+            }
+            _ => bail!("{OTHER_VERSION}"),
         }
     }
 }

@@ -69,7 +69,7 @@ pub struct Opened {
 /// The tasks of a UDP group, with handles of them.
 pub type UdpTasks = (Vec<WorkerTask>, UdpWorkers);
 
-/// A change of the listeners that can't fail any more.
+/// A change of the listeners, of which only [`Change::listen`] can still fail.
 pub struct Change {
     plans: Vec<ListenPlan>,
     opened: OpenedListeners,
@@ -79,6 +79,17 @@ pub struct Change {
     pub bound: BoundAddresses,
     /// The listeners after the change.
     wanted: HashSet<ListenerKey>,
+}
+
+impl Change {
+    /// Makes the new TCP listeners listen. To be called when nothing else of the reload can fail.
+    ///
+    /// # Errors
+    ///
+    /// The address that another program has begun to listen on meanwhile.
+    pub fn listen(&self) -> anyhow::Result<()> {
+        self.opened.tcp.listen().map_err(anyhow::Error::from)
+    }
 }
 
 impl Opened {
@@ -110,6 +121,10 @@ impl Opened {
             &mut inherited,
             &mut unused_ids,
         )?;
+        if previous.is_none() {
+            // At once: another start recognizes an address in use only by a socket that listens.
+            sockets.tcp.listen()?;
+        }
         // Sockets of the previous process that no plan needs stay with that process.
         inherited.previous_tcp.clear();
         inherited.previous_udp.clear();
@@ -147,13 +162,15 @@ impl Opened {
     ) -> anyhow::Result<RunningListeners> {
         let threads =
             WorkerThreads::spawn(self.worker_count).context("starting a worker thread")?;
-        if let Some(previous) = self.previous.take() {
+        if let Some(mut previous) = self.previous.take() {
             let tcp = self.plans.iter().flat_map(|plan| &plan.tcp).copied();
             let udp = self.sockets.groups.iter_mut().map(|group| {
                 let addresses = group.addresses().collect();
                 (addresses, &mut group.sockets)
             });
-            previous.take_over(tcp, udp.collect())?;
+            previous.receive_sessions(tcp, udp.collect())?;
+            self.sockets.tcp.listen()?;
+            previous.take_over()?;
         }
         let (ids, bound) = (self.sockets.ids(), self.sockets.bound_addresses());
         let ipv6_only = self.sockets.ipv6_only();
@@ -230,7 +247,7 @@ impl RunningListeners {
         })
     }
 
-    /// Closes the listeners that the change removes, calls `replace_services`, and serves the new listeners. Returns the
+    /// Closes the listeners that the change removes, after [`Change::listen`], calls `replace_services`, and serves the new listeners. Returns the
     /// addresses opened and closed.
     pub async fn apply(
         &mut self,

@@ -40,7 +40,7 @@ pub struct OpenRequest<'a> {
 
 /// Opens the sockets of one protocol.
 pub trait SocketOpener {
-    /// A socket that listens.
+    /// A bound socket.
     type Socket;
 
     /// Checks that no other program listens on the address.

@@ -13,7 +13,7 @@ use super::per_worker::SocketOpener;
 use super::worker_listener::{ListenAddr, Listener};
 use crate::addr::LocalAddr;
 
-/// Opens TCP sockets, or takes those that other processes have opened.
+/// Opens TCP sockets, which do not listen yet, or takes those that other processes have opened.
 pub(super) struct TcpOpener<'a> {
     /// Sockets of a service manager, which the workers share.
     pub(super) inherited: &'a HashMap<SocketAddr, InheritedSocket>,
@@ -82,7 +82,7 @@ impl SocketOpener for TcpOpener<'_> {
         } else if let Some(previous) = self.previous.next(addr) {
             previous
         } else {
-            listener::listen(addr, options)?
+            listener::bind(addr, options)?
         };
         // Accepted sockets inherit these options, which saves five system calls per connection.
         stream::tune_for_peer(&socket, addr.ip())?;

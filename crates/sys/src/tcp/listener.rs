@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 
 use rustix::net::{Shutdown, SocketFlags, acceptfrom_with};
-use socket2::{Protocol, Socket, Type};
+use socket2::{Protocol, Type};
 
 use super::socket_info::{is_listener, tcp_info};
 use crate::socket::{self, BindOptions};
@@ -21,8 +21,36 @@ use crate::{NameCall, Result};
 /// EADDRINUSE, EADDRNOTAVAIL, EACCES for a privileged port; EMFILE or ENFILE.
 pub fn listen(addr: SocketAddr, options: BindOptions) -> Result<TcpListener> {
     let socket = bind(addr, options)?;
-    socket.listen(i32::MAX).call("listen(2)")?;
+    start_listening(&socket)?;
+    Ok(socket)
+}
+
+/// Binds a non-blocking socket to `addr`. It gets no connection before [`start_listening`], not even with SO_REUSEPORT beside
+/// sockets that listen.
+///
+/// # Errors
+///
+/// EADDRINUSE, EADDRNOTAVAIL, EACCES for a privileged port; EMFILE or ENFILE.
+pub fn bind(addr: SocketAddr, options: BindOptions) -> Result<TcpListener> {
+    let socket = socket::open(addr, Type::STREAM, Protocol::TCP)?;
+    options.set_on(&socket, addr)?;
+    socket
+        .set_reuse_address(true)
+        .call("setsockopt(SO_REUSEADDR)")?;
+    socket.bind(&addr.into()).call("bind(2)")?;
     Ok(socket.into())
+}
+
+/// Makes a bound socket listen. A socket that listens already keeps its accept backlog as it is.
+///
+/// # Errors
+///
+/// EADDRINUSE: another program has begun to listen on the address since it was bound.
+pub fn start_listening(socket: impl AsFd) -> Result<()> {
+    if is_listener(&socket) {
+        return Ok(());
+    }
+    rustix::net::listen(socket, i32::MAX).call("listen(2)")
 }
 
 /// Checks that no socket listens on `addr`, not even with SO_REUSEPORT.
@@ -78,16 +106,6 @@ pub fn accept_queue_len(listener: impl AsFd) -> Result<usize> {
     tcp_info(listener)
         .map(|info| info.tcpi_unacked as usize)
         .call("getsockopt(TCP_INFO)")
-}
-
-fn bind(addr: SocketAddr, options: BindOptions) -> Result<Socket> {
-    let socket = socket::open(addr, Type::STREAM, Protocol::TCP)?;
-    options.set_on(&socket, addr)?;
-    socket
-        .set_reuse_address(true)
-        .call("setsockopt(SO_REUSEADDR)")?;
-    socket.bind(&addr.into()).call("bind(2)")?;
-    Ok(socket)
 }
 
 #[cfg(test)]

@@ -85,6 +85,7 @@ impl Reload for Control {
             }
             _ => None,
         };
+        change.listen()?;
 
         // Nothing fails from here on.
         if let (Some(current), Some(file)) = (&self.log, log) {

@@ -32,16 +32,18 @@ impl Reload for Control {
     ) -> anyhow::Result<(String, String)> {
         setup.check_at(&OwnAddresses::read().await?)?;
         self.refuse_what_needs_a_restart(&setup).await?;
-        let change = listeners.prepare(setup.listen_plans())?;
         let reply_path = Arc::clone(&self.reply_path.borrow());
         let probes = setup.probes().map(|mut target| {
             target.is_kept &= self.has_rules_of_the_start(target.backend);
             target
         });
         let reply_path = Arc::new(reply_path.retarget(probes).await);
+        // After the probes, which take time: until the change is applied, new UDP listeners only queue datagrams.
+        let change = listeners.prepare(setup.listen_plans())?;
         let shared = &self.shared;
         let services = shared.services(&setup, &change.ids, &change.bound, &reply_path)?;
         let client_policies = setup.client_policies(&change.bound);
+        change.listen()?;
 
         // Nothing fails from here on.
         let replace = || {
