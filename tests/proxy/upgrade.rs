@@ -107,6 +107,32 @@ fn upgrade_applies_another_number_of_workers() {
     });
 }
 
+/// The kernel prefers the more specific of two listeners, so neither takes the other's clients: no conflict, as at a start.
+#[test]
+fn upgrade_adds_an_address_that_overlaps_one_of_the_old_process() {
+    let lab = Lab::new();
+    let backend = Backend::listen(&lab.server, TARGET_V4);
+    let table = |ip: &str| {
+        format!(
+            "[[forward]]\nlisten = [\"{ip}:{}\"]\nprotocol = \"both\"\nto = \"{TARGET_V4}\"\n",
+            LISTEN_V4.port()
+        )
+    };
+    let (any, specific) = (table("0.0.0.0"), table(&LISTEN_V4.ip().to_string()));
+    for before in [&any, &specific] {
+        let scratch = Scratch::new();
+        let file = scratch.write("forward.toml", before);
+        let mut rig = UpgradeRig::start(&lab.server, &["forward", &format!("--config={file}")]);
+        scratch.write("forward.toml", &(any.clone() + &specific));
+        rig.upgrade(&lab.server).expect("it upgrades");
+        let loopback = SocketAddr::from(([127, 0, 0, 1], LISTEN_V4.port()));
+        for (client, listen) in [(&lab.balancer, LISTEN_V4), (&lab.server, loopback)] {
+            let _down = Conn::connect_and_send(client, listen, b"hello");
+            backend.accept();
+        }
+    }
+}
+
 /// Sockets of additional workers, and those of new addresses beside the old process's, get no client before the new process
 /// serves: if it is refused, they would be reset.
 #[test]

@@ -116,10 +116,10 @@ impl Listeners {
         workers: usize,
         inherited: &mut InheritedSockets,
     ) -> Result<Self, BindError> {
-        let previous = PreviousSockets::take(wanted, &mut inherited.previous_tcp);
         let mut existing = existing.clone();
-        // Sockets that the previous process still has open are no conflict either, even if they are not wanted any more.
+        // Sockets of the previous process are no conflict either, whether they are taken or not wanted any more.
         existing.closing.extend(inherited.previous_tcp.keys());
+        let previous = PreviousSockets::take(wanted, &mut inherited.previous_tcp);
         let mut opener = TcpOpener {
             inherited: &inherited.tcp,
             owns_backlogs: inherited.owns_backlogs,
