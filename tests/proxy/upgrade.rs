@@ -165,6 +165,29 @@ fn refused_upgrade_takes_no_client_from_the_old_process() {
     }
 }
 
+/// The socket is that of the old process, which may go on.
+#[test]
+fn upgrade_that_makes_a_listener_transparent_is_refused() {
+    let lab = Lab::new();
+    let backend = Backend::listen(&lab.server, TARGET_V4);
+    let scratch = Scratch::new();
+    let config = |more: &str| {
+        let table = format!(
+            "[[listen]]\naddress = [\"{LISTEN_V4}\"]\ntarget-v4 = \"{TARGET_V4}\"\ntrust = [\"10.81.0.0/24\"]\n"
+        );
+        scratch.write("proxy.toml", &(table + more))
+    };
+    let file = config("");
+    let mut rig = UpgradeRig::start(&lab.server, &["proxy", &format!("--config={file}")]);
+    config("listen-transparent = true\n");
+    let error = rig.upgrade(&lab.server).expect_err("a refusal");
+    assert_contains(
+        &error,
+        &["TPROXY rules redirect can't change without a restart"],
+    );
+    let _open = connect_fresh_client(&lab, LISTEN_V4, &backend);
+}
+
 /// The system refuses the new process a thread (`TasksMax=`, RLIMIT_NPROC). The old one goes on.
 #[test]
 fn upgrade_without_threads_is_refused() {

@@ -14,6 +14,7 @@ use peername_server::listeners::InheritedSockets;
 use peername_sys::ipc::fd_passing::take_inherited;
 use peername_sys::ipc::inherited_socket::InheritedSocket;
 use peername_sys::process::stderr;
+use peername_sys::socket::transparent;
 
 use super::channel::Channel;
 use super::message::{CHANNEL_VARIABLE, SocketInfo, ToPredecessor, ToSuccessor, VERSION};
@@ -166,15 +167,25 @@ impl Predecessor {
         Some(AdminListener::adopt(addr, socket))
     }
 
-    /// Refuses to make a transparent TCP listener on this address an ordinary one.
+    /// Refuses to make a transparent TCP listener on this address an ordinary one, or the reverse: the previous process has the
+    /// same socket, and may go on.
     fn check_transparent(&self, wanted: SocketAddr, is_transparent: bool) -> anyhow::Result<()> {
-        let was_transparent = self.received.iter().any(|info| match *info {
-            SocketInfo::Tcp { addr, transparent } => addr == wanted && transparent,
+        let changes = |info: &SocketInfo| match *info {
+            SocketInfo::Tcp { addr, transparent } => {
+                addr == wanted && transparent != is_transparent
+            }
             _ => false,
-        });
+        };
+        // A service manager may have set the option (`Transparent=`), so it may be set without being wanted.
+        let would_be_set = |given: &InheritedSocket| {
+            is_transparent
+                && given.is_stream
+                && given.addr == wanted
+                && !transparent::is_transparent(given).is_ok_and(|is_set| is_set)
+        };
         ensure!(
-            is_transparent || !was_transparent,
-            "{wanted} accepts what TPROXY rules redirect, which can't change without a restart"
+            !self.received.iter().any(changes) && !self.given.iter().any(would_be_set),
+            "whether {wanted} accepts what TPROXY rules redirect can't change without a restart"
         );
         Ok(())
     }

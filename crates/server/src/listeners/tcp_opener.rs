@@ -80,7 +80,8 @@ impl SocketOpener for TcpOpener<'_> {
         let socket = if let Some(inherited) = self.inherited.get(&addr) {
             inherited.try_clone()?.into()
         } else if let Some(previous) = self.previous.next(addr) {
-            previous
+            // Its options stay as they are: the previous process may go on.
+            return Ok(previous);
         } else {
             listener::bind(addr, options)?
         };
