@@ -29,6 +29,7 @@ use peername_exec::agent::descriptor_store::{DescriptorStore, StoredDescriptor, 
 use peername_exec::agent::{AgentExit, AgentHost, AgentPolicy, PreparedAgent, holder};
 use peername_exec::interfaces;
 use peername_identity::Table;
+use peername_server::listeners::BindError;
 use peername_sys::event::signals::SignalFd;
 use peername_sys::event::wait_readable;
 use peername_sys::ipc::unix_socket_file::{UnixSocketFile, is_reached_at, refuse_other_file};
@@ -191,10 +192,12 @@ fn retry_start_admin(
 }
 
 fn is_in_use(error: &anyhow::Error) -> bool {
-    error
-        .chain()
-        .filter_map(|cause| cause.downcast_ref::<io::Error>())
-        .any(|cause| cause.kind() == ErrorKind::AddrInUse)
+    error.chain().any(|cause| {
+        let bind = cause.downcast_ref::<BindError>();
+        let io = cause.downcast_ref::<io::Error>();
+        bind.is_some_and(BindError::is_in_use)
+            || io.is_some_and(|error| error.kind() == ErrorKind::AddrInUse)
+    })
 }
 
 fn wait_for_stop() -> anyhow::Result<()> {
