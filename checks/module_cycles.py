@@ -49,7 +49,7 @@ def use_paths(tree):
 def imports(module, file, all_modules):
     with open(file, encoding="utf-8") as source:
         text = re.sub(r"//.*|\bpub\(in [^)]*\)", "", source.read())
-    text = re.split(r"#\[cfg\(test\)\]\s*mod \w+ \{", text)[0]
+    text = re.split(r"#\[cfg\(test\)\]\s*(?:pub(?:\(\w+\))?\s+)?mod \w+ \{", text)[0]
     # A re-export counts, too: a reader of the one module has to know the other.
     uses = re.compile(r"(?m)^\s*(?:pub(?:\(\w+\))?\s+)?use ([^;]+);")
     paths = [p for tree in uses.findall(text) for p in use_paths(tree)]

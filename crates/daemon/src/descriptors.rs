@@ -1,7 +1,7 @@
 //! Divides the descriptors that a process may have among listeners, connections, sessions and pipes.
 
 use anyhow::ensure;
-use peername_server::max_connections::MaxConnections;
+use peername_server::access::max_connections::MaxConnections;
 use peername_server::workers::Capacity;
 use peername_sys::process::limits::{count_open_files, raise_open_files};
 

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use peername_server::access::client_limit::ClientLimit;
+use peername_server::access::max_connections::MaxConnections;
 use peername_server::addr::PeerAddr;
-use peername_server::max_connections::MaxConnections;
 use prometheus_client::registry::Registry;
 use rustls_native_certs::load_native_certs;
 use tokio::sync::watch;

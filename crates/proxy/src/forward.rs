@@ -267,7 +267,7 @@ impl ForwardService {
 #[cfg(test)]
 mod tests {
     use peername_server::access::clients::{ListOptions, RequiredTlvs};
-    use peername_server::max_connections::MaxConnections;
+    use peername_server::access::max_connections::MaxConnections;
     use peername_server::workers::services::Services;
 
     use super::*;

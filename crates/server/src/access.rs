@@ -4,4 +4,5 @@ pub(crate) mod address_counts;
 pub mod client_limit;
 pub mod client_semaphore;
 pub mod clients;
+pub mod max_connections;
 pub mod network_set;

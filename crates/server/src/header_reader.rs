@@ -253,7 +253,7 @@ mod tests {
     use tokio::runtime::Builder;
 
     use super::*;
-    use crate::max_connections::MaxConnections;
+    use crate::access::max_connections::MaxConnections;
 
     /// As after a stop of the process: two headers have come, the deadline has passed, and one wait of the runtime reports one
     /// socket only.

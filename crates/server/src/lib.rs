@@ -20,7 +20,6 @@ pub mod header_limits;
 pub mod header_reader;
 pub mod hop_count;
 pub mod listeners;
-pub mod max_connections;
 pub mod own_addresses;
 pub mod pending_headers;
 pub mod threads;

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use parking_lot::Mutex;
 
 use crate::access::address_counts::AddressCounts;
+use crate::access::max_connections::MaxConnections;
 use crate::header_limits::HeaderLimits;
-use crate::max_connections::MaxConnections;
 
 /// Counts the connections that wait for their header. Shared by the workers: one short lock when the wait begins and
 /// one when it ends, never while anything waits.

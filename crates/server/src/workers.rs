@@ -42,8 +42,8 @@ pub use self::phases::WorkerTask;
 use self::phases::{Phase, Phases};
 pub use self::serve::{Incoming, Serve};
 pub use self::waiting_threads::WorkerThreads;
+use crate::access::max_connections::MaxConnections;
 use crate::listeners::{ListenerId, Listeners};
-use crate::max_connections::MaxConnections;
 
 /// The numbers of connections and pipes that the descriptor limit allows.
 #[derive(Clone, Debug)]

@@ -9,8 +9,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
+use peername_server::access::max_connections::MaxConnections;
 use peername_server::listeners::{ExistingListeners, InheritedSockets, ListenerId, Listeners};
-use peername_server::max_connections::MaxConnections;
 use peername_server::workers::connections::ConnectionEntry;
 use peername_server::workers::{
     self, Capacity, Incoming, Serve, WorkerTask, WorkerThreads, Workers,

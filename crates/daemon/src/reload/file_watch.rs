@@ -193,7 +193,7 @@ impl FileWatch {
     }
 
     /// Waits until a file differs from what was read, and no further event has come for a moment; or for a second, if the read
-    /// was incomplete. Files whose directory can't be watched are compared every [`POLL_INTERVAL`]. Cancel-safe.
+    /// was incomplete. Files whose directory can't be watched are compared at an interval. Cancel-safe.
     pub async fn changed(&mut self) -> ReadCause {
         if !self.is_enabled {
             return std::future::pending().await;

@@ -9,7 +9,7 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 use peername_observe::encode;
 use peername_server::access::client_limit::ClientLimit;
-use peername_server::max_connections::MaxConnections;
+use peername_server::access::max_connections::MaxConnections;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::address_counts::AddressCounts;
-use crate::max_connections::MaxConnections;
+use crate::access::max_connections::MaxConnections;
 
 /// Limits the connections of each client to a share of all.
 #[derive(Debug)]

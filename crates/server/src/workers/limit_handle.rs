@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 use peername_observe::admin::process_metrics::LimitGauge;
 use tokio::sync::Semaphore;
 
-use crate::max_connections::MaxConnections;
+use crate::access::max_connections::MaxConnections;
 
 /// The limit on open connections, of all workers together. Clones share it.
 #[derive(Clone, Debug)]
