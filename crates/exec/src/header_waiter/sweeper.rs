@@ -14,8 +14,9 @@ pub(super) struct Sweeper {
     table: Table<'static>,
     /// Until when a connection without a free slot is no reason for a sweep.
     paused_until: Instant,
-    /// Until when a request is no reason for a sweep.
-    requests_paused_until: Instant,
+    /// The time that requested sweeps have taken, with a pause as long as each, laid end to end. Requests wait while it is further
+    /// ahead than [`REQUEST_BURST`].
+    requests_paid_until: Instant,
     /// Whether a sweep was requested in that time.
     is_requested: bool,
 }
@@ -26,12 +27,12 @@ impl Sweeper {
         Self {
             table,
             paused_until: now,
-            requests_paused_until: now,
+            requests_paid_until: now,
             is_requested: false,
         }
     }
 
-    /// Requests a sweep: now, or after the pause that follows a requested sweep.
+    /// Requests a sweep: now, or after a pause if requested sweeps have taken much of the time.
     pub(super) fn request(&mut self) {
         self.is_requested = true;
         self.sweep_if_requested();
@@ -40,17 +41,17 @@ impl Sweeper {
     /// Sweeps if that was requested, unless requests are paused.
     pub(super) fn sweep_if_requested(&mut self) {
         let start = Instant::now();
-        if !self.is_requested || start < self.requests_paused_until {
+        if !self.is_requested || start + REQUEST_BURST < self.requests_paid_until {
             return;
         }
         self.sweep();
-        let end = Instant::now();
-        self.requests_paused_until = end + (end - start) * REQUEST_PAUSE_FACTOR;
+        self.requests_paid_until = self.requests_paid_until.max(start) + start.elapsed() * 2;
     }
 
     /// When [`Sweeper::sweep_if_requested`] must be called.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
-        self.is_requested.then_some(self.requests_paused_until)
+        let pause_end = self.requests_paid_until.checked_sub(REQUEST_BURST);
+        self.is_requested.then_some(pause_end).flatten()
     }
 
     /// Frees the slots of closed sockets, which also serves a request.
@@ -119,9 +120,9 @@ const LISTS: usize = 2;
 const MIN_PAUSE: Duration = Duration::from_secs(1);
 /// With this factor, these sweeps take a twentieth of the supervisor's time at most, however many sockets there are.
 const PAUSE_FACTOR: u32 = 20;
-/// With this factor, requested sweeps take a tenth of the supervisor's time at most. There is no minimum: a small table of a busy
-/// program needs many sweeps in a second, each of which is short.
-const REQUEST_PAUSE_FACTOR: u32 = 9;
+/// In the long run requested sweeps take half of the supervisor's time at most. For so long a busy program with a small table, which
+/// needs many sweeps in a second, has them at once.
+const REQUEST_BURST: Duration = Duration::from_millis(500);
 
 #[cfg(test)]
 pub(super) mod tests {
@@ -167,20 +168,19 @@ pub(super) mod tests {
         fill(sweeper.table);
         let start = Instant::now();
         sweeper.request();
-        let took = start.elapsed();
         assert_eq!(settings.used(), 0);
-        assert!(sweeper.requests_paused_until > start + took);
+        assert!(sweeper.requests_paid_until > start);
         assert_eq!(sweeper.next_deadline(), None);
 
         fill(sweeper.table);
         let later = start + Duration::from_secs(3600);
-        sweeper.requests_paused_until = later;
+        sweeper.requests_paid_until = later + REQUEST_BURST;
         sweeper.request();
         sweeper.sweep_if_requested();
         assert_eq!(settings.used(), SLOTS);
         assert_eq!(sweeper.next_deadline(), Some(later));
 
-        sweeper.requests_paused_until = start;
+        sweeper.requests_paid_until = start;
         sweeper.sweep_if_requested();
         assert_eq!(settings.used(), 0);
         assert_eq!(sweeper.next_deadline(), None);
