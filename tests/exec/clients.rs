@@ -175,16 +175,17 @@ fn changed_list_is_in_force_within_a_second() {
     }
 }
 
-/// The list changes when the headers were read, and the server has not accepted yet.
+/// The list changes when the headers were read, and the server has not accepted yet. One of the denied clients has closed its
+/// connection by then, so that it has no peer any more; its request could still be read.
 #[test]
 fn client_that_is_denied_while_it_waits_is_not_accepted() {
     for mode in MODES {
         let list = Scratch::new();
         let path = list.write("denied", "192.0.2.1\n");
         let server = start(mode, &["-v", &format!("--deny-client=@{path}")]);
-        let clients = [fresh_client_v4(), other_client()];
+        let clients = [fresh_client_v4(), fresh_client_v4(), other_client()];
         let slow = clients.map(|client| connect(&server, &v2(client)[..20]));
-        slow[1].assert_stays_open(Duration::from_millis(100));
+        slow[2].assert_stays_open(Duration::from_millis(100));
         let children = pidfd::descendants(server.process.pid());
         let program = PidFd::open(children[0]).expect("a server");
         program.signal(pidfd::Signal::STOP).expect("it lives");
@@ -192,13 +193,16 @@ fn client_that_is_denied_while_it_waits_is_not_accepted() {
             conn.send(&v2(client)[20..]);
             conn.assert_stays_open(Duration::from_millis(200));
         }
+        let [denied, gone, served] = slow;
+        gone.send(b"request");
+        gone.reset();
         list.write("new", "198.51.100.7\n");
         fs::rename(list.path("new"), list.path("denied")).expect("renamed");
-        slow[1].assert_stays_open(IN_FORCE);
+        served.assert_stays_open(IN_FORCE);
         program.signal(pidfd::Signal::CONT).expect("it lives");
-        slow[0].wait_reset();
-        assert_eq!(greeting(&slow[1]), other_client().to_string());
-        wait_until("the refusal", || refusals(&server, "client_denied") == 1);
+        denied.wait_reset();
+        assert_eq!(greeting(&served), other_client().to_string());
+        wait_until("the refusals", || refusals(&server, "client_denied") == 2);
         assert_accepted(&server, 1);
     }
 }

@@ -22,6 +22,7 @@
 pub(crate) mod header_peek;
 mod listeners;
 mod port_watch;
+mod ready_connections;
 pub(crate) mod request_channels;
 mod sweeper;
 mod wakeup_connection;
@@ -41,10 +42,13 @@ use peername_sys::tcp::foreign_listener::ForeignListener;
 use peername_sys::tcp::{socket_info, stream};
 use peername_sys::throttle::Throttle;
 
-use crate::client_judge::{ClientJudge, ConnectionEnds, DeniedClient};
-use header_peek::{PeekOutcome, close_with_reset, judge_again, peek_again, record, record_refusal};
+use crate::client_judge::ClientJudge;
+use header_peek::{
+    Admission, AdmittedConnection, PeekOutcome, close_with_reset, peek_again, record_refusal,
+};
 use listeners::Listeners;
 use port_watch::PortWatch;
+use ready_connections::ReadyConnection;
 use sweeper::Sweeper;
 use wakeup_connection::WakeupConnection;
 
@@ -92,38 +96,6 @@ struct PendingConnection {
     awaited: usize,
     /// Whether a first byte has come.
     has_begun: bool,
-}
-
-#[derive(Debug)]
-struct ReadyConnection {
-    connection: ForeignFd,
-    /// When the listener was woken for this connection.
-    woken: Option<Instant>,
-    /// Whether a wake-up connection was accepted while this connection was the oldest of its listener.
-    is_wakeup_accepted: bool,
-    /// How often that was so, and no process has taken the connection.
-    missed_wakeups: u32,
-    /// Since when the listener can't be woken, although it listens.
-    unreachable_since: Option<Instant>,
-    /// Since when the listener answers no wake-up connection.
-    unanswered_since: Option<Instant>,
-    /// The counter of connections that the program gets this way; `None` if the connection is counted already.
-    counter: Option<Counter>,
-}
-
-impl ReadyConnection {
-    /// A connection for which the listener was not woken yet.
-    fn new(connection: ForeignFd, counter: Option<Counter>) -> Self {
-        Self {
-            connection,
-            woken: None,
-            is_wakeup_accepted: false,
-            missed_wakeups: 0,
-            unreachable_since: None,
-            unanswered_since: None,
-            counter,
-        }
-    }
 }
 
 impl HeaderWaiter {
@@ -219,45 +191,6 @@ impl HeaderWaiter {
         }
     }
 
-    /// Takes the oldest ready connection of this listener whose client may still connect, and refuses the older ones.
-    pub(crate) fn take_ready(&mut self, listener: ListenerAddr) -> Option<ForeignFd> {
-        loop {
-            let ready = self.pop_ready(listener)?;
-            if let Some(DeniedClient { client, reason }) = self.judge_again(&ready) {
-                record(self.table, ready.connection.as_fd(), client, reason);
-                close_with_reset(ready.connection);
-                continue;
-            }
-            if let Some(counter) = ready.counter {
-                self.table.settings().count(counter);
-            }
-            return Some(ready.connection);
-        }
-    }
-
-    fn pop_ready(&mut self, listener: ListenerAddr) -> Option<ReadyConnection> {
-        let queue = self.ready.get_mut(&listener)?;
-        let ready = queue.pop_front();
-        if queue.is_empty() {
-            self.ready.remove(&listener);
-        }
-        ready
-    }
-
-    /// Returns the client of this connection if it may not connect any more.
-    fn judge_again(&self, ready: &ReadyConnection) -> Option<DeniedClient> {
-        let judge = self.judge.as_deref()?;
-        let has_header = ready.counter != Some(Counter::PassedThrough);
-        judge_again(self.table, ready.connection.as_fd(), judge, has_header).err()
-    }
-
-    /// Returns a ready connection after a failed handoff. It is the next to be taken, and its listener is woken.
-    pub(crate) fn return_ready(&mut self, connection: ForeignFd, listener: ListenerAddr) {
-        let ready = ReadyConnection::new(connection, None);
-        self.ready.entry(listener).or_default().push_front(ready);
-        self.wake_listener(listener);
-    }
-
     /// Processes events and deadlines that are due, without waiting. Returns the listeners of connections that have become
     /// ready, one entry per connection.
     pub(crate) fn process_due(&mut self) -> Result<Vec<ListenerAddr>> {
@@ -327,7 +260,7 @@ impl HeaderWaiter {
         );
         let is_closed = event.is_some_and(|event| event.read_closed || event.hung_up);
         match outcome {
-            PeekOutcome::Ready { counter, .. } => self.make_ready(id, counter),
+            PeekOutcome::Ready(admission) => self.make_ready(id, admission),
             PeekOutcome::Incomplete(len) if !is_closed => {
                 // Judged by the bytes and not by an event, which SO_RCVLOWAT can delay.
                 pending.has_begun |= len > 1;
@@ -353,13 +286,17 @@ impl HeaderWaiter {
         }
     }
 
-    fn make_ready(&mut self, id: u64, counter: Option<Counter>) -> Option<ListenerAddr> {
+    fn make_ready(&mut self, id: u64, admission: Admission) -> Option<ListenerAddr> {
         let PendingConnection {
             connection,
             listener,
             ..
         } = self.remove_pending(id)?;
-        let ready = ReadyConnection::new(connection, counter);
+        let admitted = AdmittedConnection {
+            connection,
+            admission,
+        };
+        let ready = ReadyConnection::new(admitted);
         self.ready.entry(listener).or_default().push_back(ready);
         Some(listener)
     }
@@ -398,18 +335,38 @@ impl HeaderWaiter {
 
     /// Makes a connection ready whose peer has sent nothing, if the peer, which is the client, may connect.
     fn admit_silent(&mut self, id: u64) -> Option<ListenerAddr> {
-        let connection = &self.pending.get(&id)?.connection;
-        let denial = self.judge.as_deref().and_then(|judge| {
-            let peer = socket_info::peer_addr(connection).ok()?;
-            let ends = ConnectionEnds::from_connection(connection.as_fd(), peer);
-            judge.judge(ends, None).err()
-        });
-        if let Some(DeniedClient { reason, .. }) = denial {
-            let PendingConnection { connection, .. } = self.remove_pending(id)?;
-            self.refuse(connection, reason);
-            return None;
+        let pending = self.pending.get(&id)?;
+        match self.judge_silent(pending.connection.as_fd()) {
+            Ok(admission) => self.make_ready(id, admission),
+            Err(reason) => {
+                let PendingConnection { connection, .. } = self.remove_pending(id)?;
+                self.refuse(connection, reason);
+                None
+            }
         }
-        self.make_ready(id, Some(Counter::PassedThrough))
+    }
+
+    /// Judges a connection whose peer has sent nothing.
+    ///
+    /// # Errors
+    ///
+    /// The reason to refuse it.
+    fn judge_silent(
+        &self,
+        connection: BorrowedFd<'_>,
+    ) -> std::result::Result<Admission, Counter> {
+        // A connection that was reset meanwhile has no peer any more.
+        let peer = socket_info::peer_addr(connection).map_err(|_| Counter::Closed)?;
+        let admission = Admission {
+            peer,
+            client: None,
+            counter: Some(Counter::PassedThrough),
+        };
+        let judge = self.judge.as_deref();
+        judge
+            .map_or(Ok(()), |judge| admission.judge(connection, judge))
+            .map_err(|denied| denied.reason)?;
+        Ok(admission)
     }
 
     fn refuse(&self, connection: ForeignFd, reason: Counter) {

@@ -9,8 +9,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use peername_identity::{
     Counter, HeaderAddresses, HeaderCheck, Identity, NotStored, Peeked, Refusal,
-    SocketQueries as _, Step, Table,
+    SocketQueries as _, Step, Table, as_socket_family,
 };
+use peername_sys::ipc::foreign_fd::ForeignFd;
 use peername_sys::socket::upstream::local_addr;
 use peername_sys::tcp::{socket_info, stream};
 
@@ -22,17 +23,58 @@ use crate::sockets::ProgramSocket;
 pub(crate) enum PeekOutcome {
     /// The program gets the connection: the header is discarded and the client, if it named one, stored in the table; or
     /// no header was expected.
-    Ready {
-        /// The client that the header names.
-        client: Option<SocketAddr>,
-        /// The counter to increment when the program gets the connection; `None` for a socket that is not TCP.
-        counter: Option<Counter>,
-    },
+    Ready(Admission),
     /// The header is incomplete: in all it has at least this many bytes.
     Incomplete(usize),
     /// The connection is refused, and that is counted and recorded for the log. The caller closes it with
     /// [`close_with_reset`].
     Refused,
+}
+
+/// The addresses that a connection was judged by when it was admitted. Those of a connection that is reset later are nowhere
+/// else: it has no peer any more, and the table may have been swept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Admission {
+    /// The real peer.
+    pub(crate) peer: SocketAddr,
+    /// The client that the header names.
+    pub(crate) client: Option<SocketAddr>,
+    /// The counter to increment when the program gets the connection; `None` for a socket that is not TCP.
+    pub(crate) counter: Option<Counter>,
+}
+
+impl Admission {
+    /// The address to show as the peer's, in the family of the socket.
+    pub(crate) fn shown_peer(self) -> SocketAddr {
+        self.client.map_or(self.peer, |client| {
+            as_socket_family(client, self.peer.is_ipv6())
+        })
+    }
+
+    /// Judges the connection by the lists as they are now.
+    ///
+    /// # Errors
+    ///
+    /// The client may not connect, or not any more.
+    pub(super) fn judge(
+        self,
+        connection: BorrowedFd<'_>,
+        judge: &dyn ClientJudge,
+    ) -> Result<(), DeniedClient> {
+        let ends = ConnectionEnds::from_connection(connection, self.peer);
+        if self.counter == Some(Counter::PassedThrough) {
+            judge.judge(ends, None)
+        } else {
+            judge.judge_again(ends, self.client)
+        }
+    }
+}
+
+/// A connection that the program gets.
+#[derive(Debug)]
+pub(crate) struct AdmittedConnection {
+    pub(crate) connection: ForeignFd,
+    pub(crate) admission: Admission,
 }
 
 /// The real peer of a connection, and its network namespace.
@@ -57,10 +99,11 @@ pub(crate) fn peek_accepted(
     buffer: &mut [u8],
 ) -> PeekOutcome {
     if origin.namespace.is_none() && socket_info::protocol(connection).is_none() {
-        return PeekOutcome::Ready {
+        return PeekOutcome::Ready(Admission {
+            peer: origin.peer,
             client: None,
             counter: None,
-        };
+        });
     }
     drive(table, connection, origin, judge, buffer)
 }
@@ -87,29 +130,6 @@ pub(crate) fn peek_again(
     }
 }
 
-/// Judges a connection again that was judged before, because the lists may have changed since then. One that was reset
-/// meanwhile has no peer any more, and is not judged.
-///
-/// # Errors
-///
-/// The client may not connect any more.
-pub(crate) fn judge_again(
-    table: Table<'_>,
-    connection: BorrowedFd<'_>,
-    judge: &dyn ClientJudge,
-    has_header: bool,
-) -> Result<(), DeniedClient> {
-    let Ok(peer) = socket_info::peer_addr(connection) else {
-        return Ok(());
-    };
-    let ends = ConnectionEnds::from_connection(connection, peer);
-    if !has_header {
-        return judge.judge(ends, None);
-    }
-    let identity = table.look_up(&ProgramSocket(connection), Some(peer));
-    judge.judge_again(ends, identity.map(|identity| identity.client))
-}
-
 /// Counts a connection that is refused for another reason than its header, and records it for the log.
 pub(crate) fn record_refusal(table: Table<'_>, connection: BorrowedFd<'_>, reason: Counter) {
     match socket_info::peer_addr(connection) {
@@ -134,9 +154,10 @@ fn drive(
 ) -> PeekOutcome {
     let (check, mut step) = HeaderCheck::start(table.settings(), origin.peer);
     let mut client = None;
+    let peer = origin.peer;
     let denial = |header: Option<&[u8]>| {
         let judge = judge?;
-        let ends = ConnectionEnds::from_connection(connection, origin.peer);
+        let ends = ConnectionEnds::from_connection(connection, peer);
         judge.judge(ends, header).err()
     };
     let refuse = |peer, reason| {
@@ -164,20 +185,26 @@ fn drive(
                 if let Some(client) = client {
                     let port = || listener_port(connection);
                     // No wake-up, as in `record`.
-                    let _ = table.settings().record_stand_in(origin.peer, client, port);
+                    let _ = table.settings().record_stand_in(peer, client, port);
                 }
-                let counter = Some(Counter::Accepted);
-                return PeekOutcome::Ready { client, counter };
+                return PeekOutcome::Ready(Admission {
+                    peer,
+                    client,
+                    counter: Some(Counter::Accepted),
+                });
             }
             Step::PassThrough => {
                 if let Some(DeniedClient { client, reason }) = denial(None) {
                     return refuse(client, reason);
                 }
-                let counter = Some(Counter::PassedThrough);
-                return PeekOutcome::Ready { client, counter };
+                return PeekOutcome::Ready(Admission {
+                    peer,
+                    client,
+                    counter: Some(Counter::PassedThrough),
+                });
             }
             Step::Wait(len) => return PeekOutcome::Incomplete(len),
-            Step::Refuse(reason) => return refuse(origin.peer, reason),
+            Step::Refuse(reason) => return refuse(peer, reason),
         }
     }
 }

@@ -23,6 +23,7 @@ use peername_sys::tcp::foreign_listener::ForeignListener;
 use peername_sys::tcp::{socket_info, stream};
 use peername_sys::{NameCall, Result, SyscallError};
 
+use super::header_peek::AdmittedConnection;
 use super::{HeaderWaiter, ListenerAddr};
 use crate::stderr_line::try_write_line;
 
@@ -48,7 +49,7 @@ struct Channel {
 /// A connection that was sent to the process, and its listener.
 #[derive(Debug)]
 struct UnconfirmedHandoff {
-    connection: ForeignFd,
+    admitted: AdmittedConnection,
     listener: ListenerAddr,
 }
 
@@ -188,19 +189,17 @@ impl Channel {
     /// Sends a ready connection of this listener, if there is one. Returns whether the channel stays open, for the
     /// confirmation.
     fn hand_over(&mut self, waiter: &mut HeaderWaiter, listener: ListenerAddr) -> bool {
-        let Some(connection) = waiter.take_ready(listener) else {
+        let Some(admitted) = waiter.take_ready(listener) else {
             let _ = send_bytes(&self.socket, b"-", None);
             return false;
         };
-        if send_bytes(&self.socket, b"+", Some(connection.as_fd())).is_err() {
-            waiter.return_ready(connection, listener);
+        let connection = admitted.connection.as_fd();
+        if send_bytes(&self.socket, b"+", Some(connection)).is_err() {
+            waiter.return_ready(admitted, listener);
             return false;
         }
         self.deadline = Instant::now() + TIMEOUT;
-        self.handoff = Some(UnconfirmedHandoff {
-            connection,
-            listener,
-        });
+        self.handoff = Some(UnconfirmedHandoff { admitted, listener });
         true
     }
 
@@ -212,7 +211,7 @@ impl Channel {
             Err(error) if is_would_block(&error) => return true,
             _ => {
                 if let Some(unconfirmed) = self.handoff.take() {
-                    waiter.return_ready(unconfirmed.connection, unconfirmed.listener);
+                    waiter.return_ready(unconfirmed.admitted, unconfirmed.listener);
                 }
             }
         }

@@ -10,8 +10,9 @@ use peername_sys::SyscallError;
 use peername_sys::event::epoll::Readiness;
 
 use super::header_peek::close_with_reset;
+use super::ready_connections::ReadyConnection;
 use super::wakeup_connection::{WakeupConnection, is_refusal};
-use super::{HeaderWaiter, ListenerAddr, ReadyConnection, WAKE_AGAIN_AFTER};
+use super::{HeaderWaiter, ListenerAddr, WAKE_AGAIN_AFTER};
 use crate::stderr_line::try_write_line;
 
 impl HeaderWaiter {
@@ -235,7 +236,7 @@ impl HeaderWaiter {
         for ready in self.ready.remove(&listener).into_iter().flatten() {
             // A connection whose handoff has failed is counted as handed over, so it is closed without a refusal in the log,
             // unless only an operator can remove the reason.
-            if ready.counter.is_some() || reason == Counter::ListenerUnreachable {
+            if !ready.is_counted || reason == Counter::ListenerUnreachable {
                 self.refuse(ready.connection, reason);
             } else {
                 close_with_reset(ready.connection);
@@ -275,11 +276,11 @@ const MAX_UNANSWERED: Duration = Duration::from_secs(30);
 mod tests {
     use std::io::Read as _;
     use std::net::{TcpListener, TcpStream};
-    use std::os::fd::OwnedFd;
 
     use peername_sys::tcp::listener::shrink_backlog;
 
     use super::*;
+    use crate::header_waiter::ready_connections::tests::{admitted, listener_addr};
     use crate::header_waiter::sweeper::tests::new_table;
 
     #[test]
@@ -287,20 +288,14 @@ mod tests {
         let table = new_table();
         let mut waiter = HeaderWaiter::new(table, Duration::from_secs(1), None).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let addr = listener.local_addr().unwrap();
-        let at = ListenerAddr {
-            addr,
-            namespace: table.settings().policy().namespace,
-            interface: 0,
-        };
+        let at = listener_addr(&listener, table.settings());
         waiter.note_listener(&listener, at);
-        let mut client = TcpStream::connect(addr).unwrap();
+        let mut client = TcpStream::connect(at.addr).unwrap();
         let (connection, _) = listener.accept().unwrap();
         shrink_backlog(&listener).unwrap();
-        let _in_backlog = TcpStream::connect(addr).unwrap();
+        let _in_backlog = TcpStream::connect(at.addr).unwrap();
 
-        let connection = OwnedFd::from(connection).into();
-        let ready = ReadyConnection::new(connection, Some(Counter::Accepted));
+        let ready = ReadyConnection::new(admitted(connection, Counter::Accepted));
         waiter.ready.entry(at).or_default().push_back(ready);
         waiter.wake_listener(at);
         waiter.refuse_unanswered(Instant::now());

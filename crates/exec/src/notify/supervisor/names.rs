@@ -94,7 +94,7 @@ fn real_addr(socket: &ForeignFd, end: Endpoint) -> io::Result<SocketAddr> {
 }
 
 /// The identity of this socket's peer, if its header named one.
-pub(super) fn lookup_identity(table: Table<'_>, socket: &ForeignFd) -> Option<Identity> {
+fn lookup_identity(table: Table<'_>, socket: &ForeignFd) -> Option<Identity> {
     let peer = socket_info::peer_addr(socket).ok();
     table.look_up(&ProgramSocket(socket.as_fd()), peer)
 }

@@ -4,11 +4,11 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use peername_sys::Errno;
-use peername_sys::ipc::foreign_fd::ForeignFd;
 use peername_sys::tcp::foreign_listener::ForeignListener;
 
 use super::{ServeOutcome, Supervisor, UnservedCall, is_due};
 use crate::header_waiter::ListenerAddr;
+use crate::header_waiter::header_peek::AdmittedConnection;
 use crate::notify::pending_accepts::{AcceptCall, UnwatchedCall};
 
 impl Supervisor {
@@ -42,11 +42,11 @@ impl Supervisor {
     }
 
     /// Hands a ready connection to the oldest pending call at its listener, or returns it to the header waiter.
-    pub(super) fn offer(&mut self, connection: ForeignFd, listener: ListenerAddr) {
+    pub(super) fn offer(&mut self, admitted: AdmittedConnection, listener: ListenerAddr) {
         let oldest = self.pending.oldest_at(listener);
         match oldest.and_then(|serial| self.pending.remove(&self.epoll, serial)) {
-            Some(call) => _ = self.complete_with_ready(call, connection),
-            None => self.waiter.return_ready(connection, listener),
+            Some(call) => _ = self.complete_with_ready(call, admitted),
+            None => self.waiter.return_ready(admitted, listener),
         }
     }
 

@@ -1,10 +1,10 @@
 //! Hands connections to calls of accept(2).
 
 use std::io::{self, ErrorKind};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::AsFd;
 
-use peername_identity::{Counter, as_socket_family};
+use peername_identity::Counter;
 use peername_sys::ipc::foreign_fd::ForeignFd;
 use peername_sys::seccomp::AddFdOutcome;
 use peername_sys::socket::upstream::local_addr;
@@ -12,10 +12,9 @@ use peername_sys::tcp::foreign_listener::ForeignListener;
 use peername_sys::tcp::{socket_info, stream};
 use peername_sys::{Errno, NameCall, SyscallError, is_per_connection_error};
 
-use super::names::lookup_identity;
 use super::{ServeOutcome, Supervisor, UnservedCall};
 use crate::header_waiter::header_peek::{
-    ConnectionOrigin, PeekOutcome, close_with_reset, peek_accepted,
+    AdmittedConnection, ConnectionOrigin, PeekOutcome, close_with_reset, peek_accepted,
 };
 use crate::notify::pending_accepts::AcceptCall;
 use crate::stderr_line::try_write_line;
@@ -32,18 +31,18 @@ impl Supervisor {
         listener_copy: ForeignListener,
     ) -> ServeOutcome {
         loop {
-            if let Some(connection) = self.waiter.take_ready(call.listener_addr) {
+            if let Some(ready) = self.waiter.take_ready(call.listener_addr) {
                 drop(listener_copy);
-                return self.complete_with_ready(call, connection);
+                return self.complete_with_ready(call, ready);
             }
             let accepted = self
                 .threads
                 .with_room(|| listener_copy.accept(call.nonblocking).call("accept4(2)"));
             match accepted {
                 Ok((connection, peer)) => {
-                    if let Some(ready) = self.admit(connection, peer, &listener_copy) {
+                    if let Some(admitted) = self.admit(connection, peer, &listener_copy) {
                         drop(listener_copy);
-                        return self.complete(call, ready);
+                        return self.complete(call, admitted);
                     }
                 }
                 Err(error) if error.source.kind() == ErrorKind::WouldBlock => {
@@ -71,13 +70,13 @@ impl Supervisor {
         }
     }
 
-    /// Admits, parks or refuses an accepted connection. Returns it with the peer address to show, if the program gets it now.
+    /// Admits, parks or refuses an accepted connection. Returns it if the program gets it now.
     fn admit(
         &mut self,
         connection: ForeignFd,
         peer: Option<SocketAddr>,
         listener_copy: &ForeignListener,
-    ) -> Option<(ForeignFd, SocketAddr)> {
+    ) -> Option<AdmittedConnection> {
         let peer = peer.or_else(|| socket_info::peer_addr(&connection).ok())?;
         let local_ip = || local_addr(&connection).ok().map(|local| local.ip());
         if self.table.settings().is_wakeup(peer, local_ip) {
@@ -96,12 +95,14 @@ impl Supervisor {
             judge,
             &mut self.buffer,
         ) {
-            PeekOutcome::Ready { client, counter } => {
-                if let Some(counter) = counter {
+            PeekOutcome::Ready(admission) => {
+                if let Some(counter) = admission.counter {
                     self.table.settings().count(counter);
                 }
-                let shown = client.map_or(peer, |client| as_socket_family(client, peer.is_ipv6()));
-                return Some((connection, shown));
+                return Some(AdmittedConnection {
+                    connection,
+                    admission,
+                });
             }
             PeekOutcome::Incomplete(_) => {
                 self.table.settings().count(Counter::Parked);
@@ -128,30 +129,19 @@ impl Supervisor {
     pub(super) fn complete_with_ready(
         &mut self,
         call: AcceptCall,
-        connection: ForeignFd,
+        ready: AdmittedConnection,
     ) -> ServeOutcome {
-        // A connection that was reset has no peer any more, but its client may still be in the table. The kernel's accept(2),
-        // too, returns such connections.
-        let unknown = SocketAddr::new(unspecified(call.listener_addr.addr), 0);
-        let peer = socket_info::peer_addr(&connection).unwrap_or(unknown);
-        let shown = match lookup_identity(self.table, &connection) {
-            Some(identity) => as_socket_family(identity.client, peer.is_ipv6()),
-            None => peer,
-        };
         // A connection returned after a failed handoff has the blocking mode of another call. This fails for no socket.
-        let _ = stream::set_nonblocking(&connection, call.nonblocking);
-        self.complete(call, (connection, shown))
+        let _ = stream::set_nonblocking(&ready.connection, call.nonblocking);
+        self.complete(call, ready)
     }
 
-    /// Answers the call with this connection. If that fails, the connection is kept for the next call.
-    fn complete(
-        &mut self,
-        call: AcceptCall,
-        (connection, shown): (ForeignFd, SocketAddr),
-    ) -> ServeOutcome {
+    /// Answers the call with this connection, which may have been reset, as by the kernel's accept(2). If that fails, the
+    /// connection is kept for the next call.
+    fn complete(&mut self, call: AcceptCall, admitted: AdmittedConnection) -> ServeOutcome {
         let calls = &self.supervised.calls;
-        let installed = match self.write_peer(&call, shown) {
-            Ok(()) => calls.add_fd(call.id, &connection, call.close_on_exec),
+        let installed = match self.write_peer(&call, admitted.admission.shown_peer()) {
+            Ok(()) => calls.add_fd(call.id, &admitted.connection, call.close_on_exec),
             Err(error) => AddFdOutcome::Rejected(error),
         };
         let listener = call.listener_addr;
@@ -159,11 +149,11 @@ impl Supervisor {
             AddFdOutcome::Installed => self.supervised.inflight.remove(&call.slot),
             AddFdOutcome::CallOver => {
                 self.supervised.inflight.remove(&call.slot);
-                self.offer(connection, listener);
+                self.offer(admitted, listener);
             }
             AddFdOutcome::Rejected(error) => {
                 self.fail(call, error);
-                self.waiter.return_ready(connection, listener);
+                self.waiter.return_ready(admitted, listener);
             }
         }
         ServeOutcome::Answered
@@ -176,13 +166,5 @@ impl Supervisor {
         }
         let capacity = call.peer.capacity()?;
         self.write_address(call.id, &call.peer, capacity, shown)
-    }
-}
-
-/// The unspecified address of the listener's family.
-fn unspecified(listener: SocketAddr) -> IpAddr {
-    match listener {
-        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
     }
 }

@@ -1,0 +1,188 @@
+//! The ready connections: which one the program gets next.
+
+use std::os::fd::AsFd as _;
+use std::time::Instant;
+
+use peername_sys::ipc::foreign_fd::ForeignFd;
+
+use super::header_peek::{Admission, AdmittedConnection, close_with_reset, record};
+use super::{HeaderWaiter, ListenerAddr};
+use crate::client_judge::DeniedClient;
+
+/// A connection that the program has not taken yet.
+#[derive(Debug)]
+pub(super) struct ReadyConnection {
+    pub(super) connection: ForeignFd,
+    admission: Admission,
+    /// Whether the connection is counted: its handoff has failed.
+    pub(super) is_counted: bool,
+    /// When the listener was woken for this connection.
+    pub(super) woken: Option<Instant>,
+    /// Whether a wake-up connection was accepted while this connection was the oldest of its listener.
+    pub(super) is_wakeup_accepted: bool,
+    /// How often that was so, and no process has taken the connection.
+    pub(super) missed_wakeups: u32,
+    /// Since when the listener can't be woken, although it listens.
+    pub(super) unreachable_since: Option<Instant>,
+    /// Since when the listener answers no wake-up connection.
+    pub(super) unanswered_since: Option<Instant>,
+}
+
+impl ReadyConnection {
+    /// A connection for which the listener was not woken yet.
+    pub(super) fn new(admitted: AdmittedConnection) -> Self {
+        Self {
+            connection: admitted.connection,
+            admission: admitted.admission,
+            is_counted: false,
+            woken: None,
+            is_wakeup_accepted: false,
+            missed_wakeups: 0,
+            unreachable_since: None,
+            unanswered_since: None,
+        }
+    }
+}
+
+impl HeaderWaiter {
+    /// Takes the oldest ready connection of this listener whose client may still connect, and refuses the older ones.
+    pub(crate) fn take_ready(&mut self, listener: ListenerAddr) -> Option<AdmittedConnection> {
+        loop {
+            let ready = self.pop_ready(listener)?;
+            if let Some(DeniedClient { client, reason }) = self.judge_again(&ready) {
+                record(self.table, ready.connection.as_fd(), client, reason);
+                close_with_reset(ready.connection);
+                continue;
+            }
+            let ReadyConnection {
+                connection,
+                admission,
+                is_counted,
+                ..
+            } = ready;
+            if let Some(counter) = admission.counter
+                && !is_counted
+            {
+                self.table.settings().count(counter);
+            }
+            return Some(AdmittedConnection {
+                connection,
+                admission,
+            });
+        }
+    }
+
+    fn pop_ready(&mut self, listener: ListenerAddr) -> Option<ReadyConnection> {
+        let queue = self.ready.get_mut(&listener)?;
+        let ready = queue.pop_front();
+        if queue.is_empty() {
+            self.ready.remove(&listener);
+        }
+        ready
+    }
+
+    /// Returns the client of this connection if it may not connect any more.
+    fn judge_again(&self, ready: &ReadyConnection) -> Option<DeniedClient> {
+        let judge = self.judge.as_deref()?;
+        let connection = ready.connection.as_fd();
+        ready.admission.judge(connection, judge).err()
+    }
+
+    /// Returns a ready connection after a failed handoff. It is the next to be taken, and its listener is woken.
+    pub(crate) fn return_ready(&mut self, admitted: AdmittedConnection, listener: ListenerAddr) {
+        let ready = ReadyConnection {
+            is_counted: true,
+            ..ReadyConnection::new(admitted)
+        };
+        self.ready.entry(listener).or_default().push_front(ready);
+        self.wake_listener(listener);
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::cell::Cell;
+    use std::net::{SocketAddr, TcpListener, TcpStream};
+    use std::os::fd::OwnedFd;
+    use std::rc::Rc;
+    use std::time::Duration;
+
+    use peername_identity::{Counter, Settings};
+
+    use super::*;
+    use crate::client_judge::{ClientJudge, ConnectionEnds};
+    use crate::header_waiter::sweeper::tests::new_table;
+
+    /// Denies connections without a header.
+    #[derive(Debug, Default)]
+    struct HeaderJudge {
+        denies: Cell<bool>,
+    }
+
+    impl ClientJudge for HeaderJudge {
+        fn prepare(&self) {}
+
+        fn judge(&self, ends: ConnectionEnds, header: Option<&[u8]>) -> Result<(), DeniedClient> {
+            if self.denies.get() && header.is_none() {
+                return Err(DeniedClient {
+                    client: ends.peer,
+                    reason: Counter::ClientNotAllowed,
+                });
+            }
+            Ok(())
+        }
+
+        fn judge_again(
+            &self,
+            _: ConnectionEnds,
+            _: Option<SocketAddr>,
+        ) -> Result<(), DeniedClient> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn returned_connection_without_a_header_is_judged_by_its_peer() {
+        let (table, judge) = (new_table(), Rc::new(HeaderJudge::default()));
+        let timeout = Duration::from_secs(1);
+        let mut waiter = HeaderWaiter::new(table, timeout, Some(Rc::clone(&judge) as _)).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = listener_addr(&listener, table.settings());
+        waiter.note_listener(&listener, at);
+        let _client = TcpStream::connect(at.addr).unwrap();
+        let (connection, _) = listener.accept().unwrap();
+
+        let ready = ReadyConnection::new(admitted(connection, Counter::PassedThrough));
+        waiter.ready.entry(at).or_default().push_back(ready);
+        let taken = waiter.take_ready(at).unwrap();
+        waiter.return_ready(taken, at);
+        judge.denies.set(true);
+        assert!(waiter.take_ready(at).is_none());
+    }
+
+    pub(in crate::header_waiter) fn listener_addr(
+        listener: &TcpListener,
+        settings: Settings<'_>,
+    ) -> ListenerAddr {
+        ListenerAddr {
+            addr: listener.local_addr().unwrap(),
+            namespace: settings.policy().namespace,
+            interface: 0,
+        }
+    }
+
+    pub(in crate::header_waiter) fn admitted(
+        connection: TcpStream,
+        counter: Counter,
+    ) -> AdmittedConnection {
+        let admission = Admission {
+            peer: connection.peer_addr().unwrap(),
+            client: None,
+            counter: Some(counter),
+        };
+        AdmittedConnection {
+            connection: OwnedFd::from(connection).into(),
+            admission,
+        }
+    }
+}
