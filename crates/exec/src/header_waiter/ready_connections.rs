@@ -50,7 +50,10 @@ impl HeaderWaiter {
         loop {
             let ready = self.pop_ready(listener)?;
             if let Some(DeniedClient { client, reason }) = self.judge_again(&ready) {
-                record(self.table, ready.connection.as_fd(), client, reason);
+                // One that is counted as handed over is not counted again as refused, as in `refuse_ready`.
+                if !ready.is_counted {
+                    record(self.table, ready.connection.as_fd(), client, reason);
+                }
                 close_with_reset(ready.connection);
                 continue;
             }
@@ -142,7 +145,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn returned_connection_without_a_header_is_judged_by_its_peer() {
+    fn returned_connection_without_a_header_is_judged_by_its_peer_and_counted_once() {
         let (table, judge) = (new_table(), Rc::new(HeaderJudge::default()));
         let timeout = Duration::from_secs(1);
         let mut waiter = HeaderWaiter::new(table, timeout, Some(Rc::clone(&judge) as _)).unwrap();
@@ -158,6 +161,11 @@ pub(super) mod tests {
         waiter.return_ready(taken, at);
         judge.denies.set(true);
         assert!(waiter.take_ready(at).is_none());
+        let counters = [Counter::PassedThrough, Counter::ClientNotAllowed];
+        assert_eq!(
+            counters.map(|counter| table.settings().counter(counter)),
+            [1, 0]
+        );
     }
 
     pub(in crate::header_waiter) fn listener_addr(
