@@ -45,9 +45,10 @@ impl ReadyConnection {
 }
 
 impl HeaderWaiter {
-    /// Takes the oldest ready connection of this listener whose client may still connect, and refuses the older ones.
+    /// Takes the oldest ready connection of this listener whose client may still connect, and refuses the older ones. After
+    /// [`MAX_DENIED`] it returns `None`: the listener was woken for those that are left, and is woken again.
     pub(crate) fn take_ready(&mut self, listener: ListenerAddr) -> Option<AdmittedConnection> {
-        loop {
+        for _ in 0..MAX_DENIED {
             let ready = self.pop_ready(listener)?;
             if let Some(DeniedClient { client, reason }) = self.judge_again(&ready) {
                 // One that is counted as handed over is not counted again as refused, as in `refuse_ready`.
@@ -73,6 +74,7 @@ impl HeaderWaiter {
                 admission,
             });
         }
+        None
     }
 
     fn pop_ready(&mut self, listener: ListenerAddr) -> Option<ReadyConnection> {
@@ -101,6 +103,10 @@ impl HeaderWaiter {
         self.wake_listener(listener);
     }
 }
+
+/// The connections that are refused at one attempt to take one. Each takes some 20 microseconds, so other calls wait for a
+/// millisecond or two.
+const MAX_DENIED: usize = 64;
 
 #[cfg(test)]
 pub(super) mod tests {
@@ -166,6 +172,29 @@ pub(super) mod tests {
             counters.map(|counter| table.settings().counter(counter)),
             [1, 0]
         );
+    }
+
+    /// After a change of the list, thousands of connections may be denied.
+    #[test]
+    fn denied_connections_leave_time_for_other_work() {
+        let (table, judge) = (new_table(), Rc::new(HeaderJudge::default()));
+        judge.denies.set(true);
+        let timeout = Duration::from_secs(1);
+        let mut waiter = HeaderWaiter::new(table, timeout, Some(judge as _)).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = listener_addr(&listener, table.settings());
+        for counter in [Counter::PassedThrough; MAX_DENIED]
+            .into_iter()
+            .chain([Counter::Accepted])
+        {
+            let _client = TcpStream::connect(at.addr).unwrap();
+            let (connection, _) = listener.accept().unwrap();
+            let ready = ReadyConnection::new(admitted(connection, counter));
+            waiter.ready.entry(at).or_default().push_back(ready);
+        }
+        assert!(waiter.take_ready(at).is_none());
+        assert_eq!(waiter.counts(), (0, 1));
+        assert!(waiter.take_ready(at).is_some());
     }
 
     pub(in crate::header_waiter) fn listener_addr(
