@@ -44,7 +44,7 @@ use supervisor::Supervisor;
 pub use config::SupervisorConfig;
 pub(crate) use inflight_calls::InflightCalls;
 pub(crate) use liveness_socket::LivenessSocket;
-pub(crate) use supervisor::HandedBackCall;
+pub(crate) use supervisor::{DenialLog, HandedBackCall};
 
 use crate::stderr_line::try_write_line;
 use crate::table::SharedTable;

@@ -68,6 +68,31 @@ fn supervise_rootless(network: &[&str]) {
     agent.wait_logged("container rootless: policy default");
 }
 
+/// The agent may not access the processes of another user. Their accept(2) fails with that error, and the supervisor stays for
+/// further calls.
+#[test]
+fn server_that_the_agent_may_not_access_gets_an_error() {
+    let (host, lab, scratch) = (Host::new(), Lab::new(), Scratch::new());
+    let binary = copy_executable(&host, &scratch);
+    let socket = scratch.path_text("agent.sock");
+    let listen = format!("--listen={socket}");
+    let args = ["agent", &listen, "--runtime-uid=0", "--trust=loopback"];
+    let agent = Process::start_through(&host, AS_NOBODY, &binary, &args);
+    agent.wait_logged("containers: 0");
+    let script = r"import socket
+listener = socket.create_server(('', 8443))
+for attempt in range(2):
+    try:
+        listener.accept()
+    except PermissionError:
+        print('denied', attempt, flush=True)";
+    let container = Container::new("foreign", &scratch, profile(&socket, "default"));
+    let server = container.run(&lab.server, &["python3", "-c", script]);
+    server.wait_logged("denied 1");
+    agent.wait_logged("container foreign: can't copy descriptors of a process");
+    assert_eq!(agent.count_logged("its supervisor has ended"), 0);
+}
+
 /// The program makes 32-bit system calls: it listens by socketcall(2), and accepts by socketcall(2) and by accept4(2) in turns.
 /// podman's default profile has rules for socket(2) that can't be applied to socketcall(2). So it denies socketcall(2), and the
 /// program can't listen.

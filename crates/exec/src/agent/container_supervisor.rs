@@ -15,7 +15,7 @@ use peername_sys::seccomp::NotificationListener;
 
 use super::container_memory::map_table;
 use super::policy::AgentPolicy;
-use crate::notify::{self, HandedBackCall, InflightCalls, SupervisorConfig};
+use crate::notify::{self, DenialLog, HandedBackCall, InflightCalls, SupervisorConfig};
 use crate::sockets::find_listing;
 use crate::stderr_line::{set_subject, try_write_line};
 use crate::table::TableRules;
@@ -102,8 +102,8 @@ fn enter_network_of_first_accept(
     inflight: InflightCalls,
     stop: &OwnedFd,
 ) -> Result<bool, SupervisorError> {
-    let mut has_entered_users = false;
-    while let Some(HandedBackCall { call, is_denied }) =
+    let (mut has_entered_users, mut denial_log) = (false, DenialLog::default());
+    while let Some(HandedBackCall { call, denial }) =
         notify::wait_first_accept(config, listener, inflight, stop)?
     {
         if call.tid == 0 {
@@ -115,12 +115,18 @@ fn enter_network_of_first_accept(
         if !listener.is_pending(call.id) {
             continue;
         }
-        // From the user namespace below the agent's, all processes of the container are accessible.
-        if is_denied && !has_entered_users {
-            has_entered_users = true;
-            enter_users_below_own(users).map_err(SupervisorError::Network)?;
+        if let Some(denial) = denial {
+            // From the user namespace below the agent's, all processes of the container are accessible. A call that is denied there,
+            // too, fails: a supervisor that ended would leave it to the next, which would end as well.
+            if !has_entered_users && enter_users_below_own(users).unwrap_or(false) {
+                has_entered_users = true;
+            } else {
+                denial_log.write(&denial);
+                listener.fail(call.id, &denial.source);
+            }
             continue;
         }
+        let users = (!has_entered_users).then_some(users);
         network
             .and_then(|network| enter(&network, users))
             .map_err(SupervisorError::Network)?;
@@ -133,15 +139,17 @@ fn enter_network_of_first_accept(
 ///
 /// The agent of an ordinary user may enter a network namespace only from the user namespace that owns it. A container that has
 /// this host's network may still have a user namespace of its own. Then the supervisor enters the one directly below the
-/// agent's: from there all processes of the container are accessible, including those in namespaces further below.
+/// agent's: from there all processes of the container are accessible, including those in namespaces further below. `users` is
+/// `None` if it is there already.
 fn enter(
     network: &NetworkNamespace,
-    users: Result<UserNamespace, SyscallError>,
+    users: Option<Result<UserNamespace, SyscallError>>,
 ) -> Result<(), SyscallError> {
     match network.enter() {
         Err(error) if error.is_permission() => {
             if network.is_current()? {
-                return enter_users_below_own(users);
+                users.map(enter_users_below_own).transpose()?;
+                return Ok(());
             }
             network.owner()?.enter()?;
             network.enter()
@@ -150,11 +158,11 @@ fn enter(
     }
 }
 
-/// Enters the user namespace directly below this process's that is `users` or above it, if there is one.
-fn enter_users_below_own(users: Result<UserNamespace, SyscallError>) -> Result<(), SyscallError> {
+/// Enters the user namespace directly below this process's that is `users` or above it. Returns whether there is one.
+fn enter_users_below_own(users: Result<UserNamespace, SyscallError>) -> Result<bool, SyscallError> {
     let own = UserNamespace::of_process(std::process::id())?;
     match users?.child_of(&own) {
-        Some(child) => child.enter(),
-        None => Ok(()),
+        Some(child) => child.enter().map(|()| true),
+        None => Ok(false),
     }
 }

@@ -11,13 +11,13 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use peername_identity::{OPEN_CHANNEL, RefusalVerbosity, Table};
-use peername_sys::Result;
 use peername_sys::event::epoll::{Epoll, Interest};
 use peername_sys::process::fork;
 use peername_sys::process::limits::max_open_files;
 use peername_sys::process::pidfd::ThreadFd;
 use peername_sys::seccomp::{Notification, NotifiedCall, ThreadCache, has_no_process};
 use peername_sys::tcp::foreign_listener::ForeignListener;
+use peername_sys::{Result, SyscallError};
 
 use super::config::SupervisorConfig;
 use super::epoll_token::EpollToken;
@@ -31,6 +31,8 @@ use super::supervisor_monitor::SupervisorMonitor;
 use crate::client_judge::ClientJudge;
 use crate::header_waiter::HeaderWaiter;
 use crate::header_waiter::request_channels::RequestChannels;
+
+pub(crate) use names::DenialLog;
 
 /// The state of the event loop.
 #[derive(Debug)]
@@ -55,8 +57,7 @@ pub(super) struct Supervisor {
     refusals: RefusalLog,
     /// A buffer for the largest header.
     buffer: Vec<u8>,
-    /// Whether it was logged that the program's descriptors can't be copied.
-    permission_error_logged: bool,
+    denial_log: DenialLog,
     /// Whether it was logged that no monitor can be started.
     monitor_error_logged: bool,
     judge: Option<Rc<dyn ClientJudge>>,
@@ -70,9 +71,9 @@ pub(super) struct Supervisor {
 #[derive(Debug)]
 pub(crate) struct HandedBackCall {
     pub(crate) call: Notification,
-    /// Whether this process may not access the calling process. Else the call is an accept(2) that expects headers, or its thread
+    /// Why this process may not access the calling process. `None` if the call is an accept(2) that expects headers, or its thread
     /// is in no PID namespace below this process's.
-    pub(crate) is_denied: bool,
+    pub(crate) denial: Option<SyscallError>,
 }
 
 /// The result of serving an accept(2).
@@ -155,7 +156,7 @@ impl Supervisor {
             listeners: ListenerCache::default(),
             refusals: RefusalLog::new(table.settings()),
             buffer: vec![0; table.settings().policy().max_header],
-            permission_error_logged: false,
+            denial_log: DenialLog::default(),
             monitor_error_logged: false,
             judge: judge.clone(),
             handed_back: None,
@@ -305,7 +306,7 @@ impl Supervisor {
 
     fn answer_call(&mut self, notification: &Notification, call: NotifiedCall, slot: InflightSlot) {
         let Notification { id, tid, .. } = *notification;
-        if tid == 0 && self.hands_back(notification, false) {
+        if tid == 0 && self.hands_back(notification) {
             return;
         }
         if notification.spare_arguments() == Some(OPEN_CHANNEL)
@@ -360,12 +361,14 @@ impl Supervisor {
     }
 
     /// Hands this call back if this process is outside of the container's network. Returns whether it does.
-    pub(super) fn hands_back(&mut self, call: &Notification, is_denied: bool) -> bool {
+    fn hands_back(&mut self, call: &Notification) -> bool {
         let Some(calls) = &mut self.handed_back else {
             return false;
         };
-        let call = *call;
-        calls.push(HandedBackCall { call, is_denied });
+        calls.push(HandedBackCall {
+            call: *call,
+            denial: None,
+        });
         true
     }
 
@@ -387,7 +390,7 @@ impl Supervisor {
             self.supervised.calls.continue_syscall(notification.id);
             return None;
         };
-        if self.hands_back(notification, false) {
+        if self.hands_back(notification) {
             return None;
         }
         // From now on the program ends with the supervisor.

@@ -1,18 +1,20 @@
 //! The program's descriptors, and getpeername(2) and getsockname(2) of its connections.
 
 use std::io;
+use std::mem;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, RawFd};
 use std::rc::Rc;
 
 use peername_identity::{Identity, Table, as_socket_family};
+use peername_sys::SyscallError;
 use peername_sys::ipc::foreign_fd::ForeignFd;
 use peername_sys::process::pidfd::ThreadFd;
 use peername_sys::seccomp::{AddressBuffer, Endpoint, Notification};
 use peername_sys::socket::upstream::local_addr;
 use peername_sys::tcp::socket_info;
 
-use super::Supervisor;
+use super::{HandedBackCall, Supervisor};
 use crate::sockets::ProgramSocket;
 use crate::stderr_line::try_write_line;
 
@@ -23,25 +25,23 @@ impl Supervisor {
         call: &Notification,
         number: RawFd,
     ) -> Option<(Rc<ThreadFd>, ForeignFd)> {
-        match self
-            .threads
-            .descriptor(&self.supervised.calls, call, number)
-        {
-            Ok(found) => found,
-            Err(error) if error.is_permission() && self.hands_back(call, true) => None,
-            Err(error) => {
-                if error.is_permission() && !self.permission_error_logged {
-                    self.permission_error_logged = true;
-                    try_write_line(&format!(
-                        "peername: can't copy descriptors of a process without the library, so it can't accept: {error}. A sandbox denies \
-                         the call (that is reported at the start), the process has other capabilities than the supervisor, or \
-                         an ordinary user needs kernel.yama.ptrace_scope = 0"
-                    ));
-                }
-                self.supervised.calls.fail(call.id, &error.source);
-                None
+        let calls = &self.supervised.calls;
+        let error = match self.threads.descriptor(calls, call, number) {
+            Ok(found) => return found,
+            Err(error) => error,
+        };
+        if error.is_permission() {
+            if let Some(handed_back) = &mut self.handed_back {
+                handed_back.push(HandedBackCall {
+                    call: *call,
+                    denial: Some(error),
+                });
+                return None;
             }
+            self.denial_log.write(&error);
         }
+        calls.fail(call.id, &error.source);
+        None
     }
 
     /// Answers getpeername(2) or getsockname(2) for a socket.
@@ -81,6 +81,24 @@ impl Supervisor {
             buffer.write(addr, capacity)
         } else {
             Ok(())
+        }
+    }
+}
+
+/// Logs once that the program's descriptors can't be copied.
+#[derive(Debug, Default)]
+pub(crate) struct DenialLog {
+    is_written: bool,
+}
+
+impl DenialLog {
+    pub(crate) fn write(&mut self, error: &SyscallError) {
+        if !mem::replace(&mut self.is_written, true) {
+            try_write_line(&format!(
+                "peername: can't copy descriptors of a process without the library, so it can't accept: {error}. A sandbox denies \
+                 the call (that is reported at the start), the process has other capabilities than the supervisor, or \
+                 an ordinary user needs kernel.yama.ptrace_scope = 0"
+            ));
         }
     }
 }
