@@ -14,9 +14,10 @@ use std::time::Duration;
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
 
 use crate::harness::addr::{LISTEN_V4, fresh_client_v4, v4};
+use crate::harness::lab::failing::NO_UNIX;
 use crate::harness::lab::{
-    Host, Lab, OWN_PID_NAMESPACE, Process, Scratch, assert_fails, assert_prints, python,
-    stdout_text, wait_until,
+    Host, Lab, OWN_PID_NAMESPACE, Process, Scratch, assert_fails, assert_prints, failing_calls,
+    python, stdout_text, wait_until,
 };
 use crate::harness::peername::{BINARY, Peername, copy_executable};
 use crate::harness::rig::exec::{
@@ -352,12 +353,13 @@ fn accept_fails_with_the_error_of_the_supervisor() {
 }
 
 /// The supervisor has a descriptor for the listener and one for the connection, and none for the list. A client that is denied
-/// meanwhile is refused nevertheless.
+/// meanwhile is refused nevertheless, also in a unit with `RestrictAddressFamilies=AF_INET AF_INET6`.
 #[test]
 fn list_is_read_by_a_supervisor_without_a_descriptor() {
     let list = Scratch::new();
     let path = list.write("denied", "");
-    let exec = NotifyRig::start(&[&format!("--deny-client=@{path}")], REPEATING);
+    let options = [&*format!("--deny-client=@{path}")];
+    let exec = NotifyRig::start_through(&failing_calls(NO_UNIX), &options, REPEATING);
     let greet = |client: SocketAddr| exec.connect_and_send(&v2(client));
     let [denied, other] = [v4([198, 51, 100, 7], 4001), v4([198, 51, 100, 8], 4001)];
     assert_eq!(greet(denied).recv_text_to_end(), denied.to_string());

@@ -18,6 +18,10 @@ pub(crate) fn failing_calls(calls: &str) -> [&str; 4] {
 pub(crate) const NO_NETLINK: &str = "(0x20, 0, 0, 0), (0x15, 0, 3, socket), (0x20, 0, 0, 16), \
                                      (0x15, 0, 1, 16), (0x06, 0, 0, 0x00050061)";
 
+/// socket(AF_UNIX) fails with EAFNOSUPPORT: a unit's RestrictAddressFamilies= without AF_UNIX.
+pub(crate) const NO_UNIX: &str = "(0x20, 0, 0, 0), (0x15, 0, 3, socket), (0x20, 0, 0, 16), \
+                                  (0x15, 0, 1, 1), (0x06, 0, 0, 0x00050061)";
+
 /// This system call fails with EPERM, or kills the process.
 pub(crate) fn denied(call: &str, denial: Denial) -> String {
     format!(

@@ -25,6 +25,11 @@ pub(crate) struct NotifyRig {
 impl NotifyRig {
     /// Runs a program with these options of `exec` (by default `--mode=notify`), and waits until it listens.
     pub(crate) fn start(options: &[&str], program: &[&str]) -> Self {
+        Self::start_through(&[], options, program)
+    }
+
+    /// As [`NotifyRig::start`], with `exec` run by another program.
+    pub(crate) fn start_through(through: &[&str], options: &[&str], program: &[&str]) -> Self {
         let lab = Lab::new();
         let has_mode = options.iter().any(|option| option.starts_with("--mode"));
         let mode = if has_mode {
@@ -33,7 +38,7 @@ impl NotifyRig {
             &["--mode=notify"]
         };
         let args = [EXEC, mode, options, &["--"], program].concat();
-        let process = Process::start(&lab.server, BINARY, &args);
+        let process = Process::start_through(&lab.server, through, BINARY, &args);
         Self {
             process: process.wait_listening(&[LISTEN_V4]),
             lab,

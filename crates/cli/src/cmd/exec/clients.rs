@@ -1,8 +1,9 @@
 //! Decides in the supervisor which clients may connect to a server that `exec` runs.
 
 use std::cell::RefCell;
+use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::unix::net::UnixDatagram;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -34,16 +35,17 @@ struct ListFiles {
     compared: Option<Instant>,
     /// Throttles the log of failures of reads that are tried again.
     failures: RepeatThrottle,
-    /// A descriptor, whatever it is, that is closed while the files are read: clients and threads of the program may have taken
-    /// all others. Files are read one after the other.
-    reserved: Option<UnixDatagram>,
+    /// A duplicate of standard error that is closed while the files are read: clients and threads of the program may have taken
+    /// all other descriptors. Files are read one after the other.
+    reserved: Option<OwnedFd>,
 }
 
 impl ListFiles {
     /// Reserves the descriptor for the next read, if there is one.
     fn reserve_descriptor(&mut self) {
         if self.reserved.is_none() {
-            self.reserved = UnixDatagram::unbound().ok();
+            // No sandbox denies that, as RestrictAddressFamilies= would a socket.
+            self.reserved = io::stderr().as_fd().try_clone_to_owned().ok();
         }
     }
 
