@@ -335,7 +335,7 @@ impl<'m> Settings<'m> {
 }
 
 /// `peernam`, then the version of the layout: a library of another version does not use the table.
-const MAGIC_VALUE: u64 = u64::from_be_bytes(*b"peernam\x09");
+const MAGIC_VALUE: u64 = u64::from_be_bytes(*b"peernam\x0a");
 
 // The indices of the fixed words. The counters follow UNREAD. The gauges (`crate::gauge`) begin behind the counters, and
 // LISTING and MULTIPATH are among them.
