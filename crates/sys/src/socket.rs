@@ -79,6 +79,14 @@ pub fn is_ipv6_only(socket: impl AsFd) -> bool {
     SockRef::from(&socket).only_v6().unwrap_or(false)
 }
 
+/// The index of the interface that the socket is bound to (SO_BINDTODEVICE, SO_BINDTOIFINDEX; socket(7)), or that the scope of
+/// its link-local address names; 0 if it is bound to none.
+pub fn bound_interface(socket: impl AsFd) -> u32 {
+    // SAFETY: an integer has no invalid bits.
+    let index = unsafe { get_option(socket, libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX) };
+    index.unwrap_or(0)
+}
+
 /// Sets the firewall mark of what the socket sends (SO_MARK).
 ///
 /// # Errors

@@ -10,6 +10,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
 use peername_sys::event::epoll::{Epoll, Interest};
+use peername_sys::socket::bound_interface;
 use peername_sys::tcp::foreign_listener::ForeignListener;
 use peername_sys::tcp::socket_info;
 use peername_sys::{Errno, NameCall, Result};
@@ -33,7 +34,7 @@ impl ListenerAddr {
         Self {
             addr,
             namespace: socket_info::netns_cookie(&socket),
-            interface: socket_info::bound_interface(&socket),
+            interface: bound_interface(&socket),
         }
     }
 }
@@ -44,7 +45,7 @@ impl From<&ForeignListener> for ListenerAddr {
         Self {
             addr: listener.addr,
             namespace: namespace.unwrap_or_else(|| socket_info::netns_cookie(listener)),
-            interface: socket_info::bound_interface(listener),
+            interface: bound_interface(listener),
         }
     }
 }

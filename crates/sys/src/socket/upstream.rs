@@ -9,7 +9,6 @@ use std::os::fd::{AsFd, BorrowedFd};
 use socket2::{Protocol, SockRef, Socket, Type};
 
 use crate::socket::{self, set_int, transparent};
-use crate::tcp::socket_info;
 use crate::{NameCall, Result, SyscallError};
 
 /// A socket that is to connect to a backend. It is opened, marked, bound to a source, then connected.
@@ -80,7 +79,7 @@ impl UpstreamSocket {
     ///
     /// ENODEV without the interface; EPERM if the socket is bound to another one, as in a VRF, without CAP_NET_RAW.
     pub fn bind_interface(&self, index: u32) -> Result<()> {
-        if socket_info::bound_interface(self) == index {
+        if socket::bound_interface(self) == index {
             return Ok(());
         }
         let index = libc::c_int::try_from(index).unwrap_or_default();

@@ -62,14 +62,6 @@ pub fn netns_cookie(socket: impl AsFd) -> u64 {
     cookie.unwrap_or(0)
 }
 
-/// The index of the interface that the socket is bound to (SO_BINDTODEVICE, SO_BINDTOIFINDEX; socket(7)), or that the scope of
-/// its link-local address names; 0 if it is bound to none.
-pub fn bound_interface(socket: impl AsFd) -> u32 {
-    // SAFETY: an integer has no invalid bits.
-    let index = unsafe { get_option(socket, libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX) };
-    index.unwrap_or(0)
-}
-
 /// The id of the network namespace of the calling thread, as [`netns_cookie`] returns it; 0 where the kernel does not support
 /// it.
 pub fn current_netns_cookie() -> u64 {
