@@ -2,8 +2,9 @@
 //!
 //! The library and the supervisor recognise it by its source ([`peername_identity::Settings::is_wakeup`]). Its port is listed in
 //! the table for as long as the connection is open; no other process can have that port at that address, and no other wake-up
-//! connection has it at another address. One byte is sent, because a listener with TCP_DEFER_ACCEPT does not show a silent
-//! connection. Closing the connection with that byte unread resets it, so nothing stays in TIME_WAIT.
+//! connection of its kind (from loopback, from own addresses) has it at another address. One byte is sent, because a listener
+//! with TCP_DEFER_ACCEPT does not show a silent connection. Closing the connection with that byte unread resets it, so nothing
+//! stays in TIME_WAIT.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
@@ -220,7 +221,7 @@ fn sources(to: SocketAddr, interface: u32) -> Vec<SocketAddr> {
     }
 }
 
-/// Binds a socket at this address to a port that no other wake-up connection has, and lists the port in the table. With an
+/// Binds a socket at this address to a port that no other wake-up connection of its kind has, and lists the port in the table. With an
 /// `interface` (0 for none), binds the socket to that first: another one may have the same address.
 ///
 /// # Errors
@@ -249,8 +250,8 @@ fn bind_listed(
 }
 
 impl ListedPort {
-    /// `None` if another wake-up connection has the port, at another address of this host: the two could not be
-    /// distinguished, and closing the first would make the other look like a client.
+    /// `None` if another wake-up connection of its kind (from loopback, from own addresses) has the port, at another address of
+    /// this host: the two could not be distinguished, and closing the first would make the other look like a client.
     fn new(port: u16, wakeup_ports: PortSet<'static>) -> Option<Self> {
         wakeup_ports
             .insert(port)
