@@ -20,6 +20,7 @@ use peername_sys::tcp::{socket_info, stream};
 use peername_sys::{NameCall, Result, SyscallError};
 
 use super::listeners::ListenerAddr;
+use super::wakeups::UNANSWERED_AFTER;
 
 /// A wake-up connection that was opened and not accepted yet.
 #[derive(Debug)]
@@ -98,9 +99,9 @@ impl WakeupConnection {
         self.is_byte_sent
     }
 
-    /// When the connection was opened, if it is not established so far.
-    pub(super) fn unanswered_since(&self) -> Option<Instant> {
-        (!self.is_byte_sent).then_some(self.opened_at)
+    /// Whether the listener has not answered for a while.
+    pub(super) fn is_long_unanswered(&self, now: Instant) -> bool {
+        !self.is_byte_sent && self.opened_at + UNANSWERED_AFTER <= now
     }
 
     /// The event to wait for next.

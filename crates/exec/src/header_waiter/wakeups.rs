@@ -142,18 +142,20 @@ impl HeaderWaiter {
     }
 
     /// Retries the wake-up of listeners with ready connections that were not taken: one at a time for each listener, and none
-    /// while an earlier wake-up connection is in its accept backlog. A program that accepts until EAGAIN takes all ready
-    /// connections at one wake-up; one that accepts once per event gets a connection per [`WAKE_AGAIN_AFTER`]. More wake-ups at
-    /// once would be thousands of attempts where ports or descriptors are exhausted.
+    /// while an earlier wake-up connection is in its accept backlog, or was opened less than [`UNANSWERED_AFTER`] ago. After that
+    /// another one asks whether the backlog is full still, because the kernel's retries get rarer. A program that accepts until
+    /// EAGAIN takes all ready connections at one wake-up; one that accepts once per event gets a connection per
+    /// [`WAKE_AGAIN_AFTER`]. More wake-ups at once would be thousands of attempts where ports or descriptors are exhausted.
     pub(super) fn wake_again(&mut self) {
         let now = Instant::now();
         self.refuse_unanswered(now);
         let mut unresponsive = Vec::new();
         for (&listener, queue) in &mut self.ready {
             let mut wakeups = self.wakeups.values();
-            let is_in_backlog = wakeups.any(|wakeup| wakeup.listener == listener);
+            let is_woken = wakeups
+                .any(|wakeup| wakeup.listener == listener && !wakeup.is_long_unanswered(now));
             let overdue = queue.iter_mut().find(|ready| ready.is_overdue(now));
-            if let (Some(ready), false) = (overdue, is_in_backlog) {
+            if let (Some(ready), false) = (overdue, is_woken) {
                 ready.woken = None;
                 unresponsive.push(listener);
                 if let Some(oldest) = queue.front_mut() {
@@ -190,10 +192,8 @@ impl HeaderWaiter {
 
     /// Logs that a wake-up connection gets no answer, so that connections with a complete header wait.
     fn log_unanswered(&self, now: Instant) {
-        let unanswered = self.wakeups.values().find(|wakeup| {
-            let since = wakeup.unanswered_since();
-            since.is_some_and(|since| since + UNANSWERED_AFTER <= now)
-        });
+        let mut wakeups = self.wakeups.values();
+        let unanswered = wakeups.find(|wakeup| wakeup.is_long_unanswered(now));
         // The number of suppressed lines means nothing here: it grows with each check, not with each wake-up connection.
         if let Some(wakeup) = unanswered
             && self.unanswered_log.pass().is_some()
@@ -267,8 +267,9 @@ impl ReadyConnection {
 
 /// A program that takes no connection after so many wake-ups is logged: its processes may take each other's a few times.
 const MAX_MISSED_WAKEUPS: u32 = 5;
-/// A wake-up connection that gets no answer is logged after this time, and one that can't be opened is given up.
-const UNANSWERED_AFTER: Duration = Duration::from_secs(5);
+/// A wake-up connection that gets no answer is logged after this time, and another one opened; one that can't be opened is given
+/// up.
+pub(super) const UNANSWERED_AFTER: Duration = Duration::from_secs(5);
 /// A listener that answers no wake-up connection for this time is given up: longer than a busy server has a full accept backlog.
 const MAX_UNANSWERED: Duration = Duration::from_secs(30);
 
@@ -283,26 +284,76 @@ mod tests {
     use crate::header_waiter::ready_connections::tests::{admitted, listener_addr};
     use crate::header_waiter::sweeper::tests::new_table;
 
+    /// A listener with a full accept backlog, and a ready connection of it, for which it was woken.
+    struct FullBacklog {
+        waiter: HeaderWaiter,
+        client: TcpStream,
+        listener: TcpListener,
+        _in_backlog: TcpStream,
+    }
+
+    impl FullBacklog {
+        fn new() -> Self {
+            let table = new_table();
+            let mut waiter = HeaderWaiter::new(table, Duration::from_secs(1), None).unwrap();
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let at = listener_addr(&listener, table.settings());
+            waiter.note_listener(&listener, at);
+            let client = TcpStream::connect(at.addr).unwrap();
+            let (connection, _) = listener.accept().unwrap();
+            shrink_backlog(&listener).unwrap();
+            let in_backlog = TcpStream::connect(at.addr).unwrap();
+
+            let ready = ReadyConnection::new(admitted(connection, Counter::Accepted));
+            waiter.ready.entry(at).or_default().push_back(ready);
+            waiter.wake_listener(at);
+            Self {
+                waiter,
+                client,
+                listener,
+                _in_backlog: in_backlog,
+            }
+        }
+    }
+
+    /// The kernel retries the first SYN after 1, 3, 7, 15 and 31 seconds.
+    #[test]
+    fn listener_that_does_not_answer_is_asked_again_after_a_while() {
+        let FullBacklog {
+            mut waiter,
+            listener: _listener,
+            _in_backlog,
+            ..
+        } = FullBacklog::new();
+        for (since, expected) in [(WAKE_AGAIN_AFTER, 1), (UNANSWERED_AFTER, 2)] {
+            for wakeup in waiter.wakeups.values_mut() {
+                wakeup.opened_at -= since;
+            }
+            for ready in waiter.ready.values_mut().flatten() {
+                ready.woken = ready.woken.map(|at| at - since);
+            }
+            waiter.wake_again();
+            assert_eq!(waiter.wakeups.len(), expected);
+        }
+    }
+
     #[test]
     fn listener_that_never_answers_is_given_up() {
-        let table = new_table();
-        let mut waiter = HeaderWaiter::new(table, Duration::from_secs(1), None).unwrap();
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let at = listener_addr(&listener, table.settings());
-        waiter.note_listener(&listener, at);
-        let mut client = TcpStream::connect(at.addr).unwrap();
-        let (connection, _) = listener.accept().unwrap();
-        shrink_backlog(&listener).unwrap();
-        let _in_backlog = TcpStream::connect(at.addr).unwrap();
-
-        let ready = ReadyConnection::new(admitted(connection, Counter::Accepted));
-        waiter.ready.entry(at).or_default().push_back(ready);
-        waiter.wake_listener(at);
+        let FullBacklog {
+            mut waiter,
+            mut client,
+            listener: _listener,
+            _in_backlog,
+            ..
+        } = FullBacklog::new();
         waiter.refuse_unanswered(Instant::now());
         assert_eq!(waiter.counts(), (0, 1));
         waiter.refuse_unanswered(Instant::now() + MAX_UNANSWERED);
         assert_eq!(waiter.counts(), (0, 0));
-        let refusals = table.settings().counter(Counter::ListenerUnreachable);
+        let refusals = waiter
+            .table
+            .settings()
+            .counter(Counter::ListenerUnreachable);
         assert_eq!(refusals, 1);
         let end = client.read(&mut [0]).unwrap_err();
         assert_eq!(end.kind(), ErrorKind::ConnectionReset);
