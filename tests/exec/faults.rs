@@ -26,6 +26,23 @@ use crate::harness::rig::exec::{
 };
 use crate::harness::rig::exec_notify::NotifyRig;
 
+/// A parent that ignores SIGXFSZ lets the program see EFBIG instead (setrlimit(2)).
+#[test]
+fn program_ignores_the_signals_that_its_parent_ignores() {
+    let ignoring = ["sh", "-c", "trap '' XFSZ; exec \"$@\"", "sh", BINARY];
+    let program = ["grep", "SigIgn:", "/proc/self/status"];
+    let args = exec_args(&["--trust=any"], &program);
+    let printed = stdout_text(&Peername::run_with_input(
+        &Host::new(),
+        &ignoring,
+        &args,
+        "",
+    ));
+    let mask = printed.split_whitespace().last().expect("a mask");
+    let ignored = u64::from_str_radix(mask, 16).expect("hexadecimal");
+    assert_ne!(ignored & (1 << (Signal::XFSZ.as_raw() - 1)), 0, "{printed}");
+}
+
 /// The exit code and the fatal signal are the program's own, and the header waiter is not a child of the program.
 #[test]
 fn program_keeps_its_process() {

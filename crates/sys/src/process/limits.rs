@@ -59,10 +59,15 @@ pub fn open_files() -> Result<Vec<RawFd>> {
 }
 
 /// Makes a write beyond the limit of file sizes fail with EFBIG, as it fails with ENOSPC on a full disk. Without a handler, SIGXFSZ
-/// ends the process (setrlimit(2)). execve(2) restores that for programs that are started later, as it does not for SIG_IGN.
+/// ends the process (setrlimit(2)). execve(2) restores that for programs that are started later, as it does not for SIG_IGN. A
+/// process that has inherited SIG_IGN keeps it, for those programs, too.
 pub fn outlive_file_size_limit() {
     extern "C" fn ignore(_: c_int) {}
     let handler = ignore as extern "C" fn(c_int);
     // SAFETY: the handler does nothing, so that it is safe at any point of any thread.
-    unsafe { libc::signal(libc::SIGXFSZ, handler as libc::sighandler_t) };
+    let inherited = unsafe { libc::signal(libc::SIGXFSZ, handler as libc::sighandler_t) };
+    if inherited == libc::SIG_IGN {
+        // SAFETY: no code is run.
+        unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+    }
 }
