@@ -144,6 +144,13 @@ impl HeaderWaiter {
         let _ = self.watch_listener(socket, at);
     }
 
+    /// As [`HeaderWaiter::note_listener`], unless a listener at this address is known: a new one there is noted at its listen(2).
+    pub(crate) fn note_unknown_listener(&mut self, socket: impl AsFd, at: ListenerAddr) {
+        if !self.listeners.knows(at) {
+            self.note_listener(socket, at);
+        }
+    }
+
     fn watch_listener(&mut self, socket: impl AsFd, at: ListenerAddr) -> Result<()> {
         self.listeners.add(socket, at, || {
             let pending = self.pending.values().map(|pending| pending.listener);

@@ -116,6 +116,11 @@ impl Listeners {
         Ok(())
     }
 
+    /// Whether a listener at this address was added. It may be closed by now.
+    pub(super) fn knows(&self, at: ListenerAddr) -> bool {
+        self.by_inode.values().any(|listener| listener.at == at)
+    }
+
     fn has_open_at(&self, at: ListenerAddr) -> bool {
         let mut watched = self.by_inode.values();
         watched.any(|listener| listener.at == at && listener.is_open())

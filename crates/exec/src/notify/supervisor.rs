@@ -351,6 +351,9 @@ impl Supervisor {
                         deadline: None,
                         slot,
                     };
+                    // An earlier supervisor may have seen its listen(2).
+                    self.waiter
+                        .note_unknown_listener(&listener_copy, call.listener_addr);
                     return self.accept(call, listener_copy);
                 } else if self.has_handed_back(id) {
                     return;
