@@ -14,7 +14,7 @@ use crate::harness::conn::Conn;
 use crate::harness::lab::{
     Host, Lab, LeasedFile, Process, Scratch, assert_contains, assert_fails, wait_until,
 };
-use crate::harness::peername::{AS_NOBODY, Peername};
+use crate::harness::peername::{AS_NOBODY, BINARY, Peername};
 use crate::harness::rig::agent::{Agent, Container};
 use crate::harness::rig::exec_notify::assert_sees;
 use crate::harness::rig::proxy::{connect_client, header_for};
@@ -227,6 +227,28 @@ fn watched_file_that_can_not_be_read_for_a_while_is_read_later() {
     assert!(agent.process.count_logged(stale) <= 2);
     drop(leased);
     agent.process.wait_logged("the policies were reloaded");
+}
+
+/// The directory is tried once more when the agent has taken over the socket.
+#[test]
+fn directory_that_can_not_be_watched_is_logged_once_at_the_start() {
+    let (host, scratch) = (Host::new(), Scratch::new());
+    let config = format!("--config={}", scratch.write("agent.toml", TWO_POLICIES));
+    let listen = format!("--listen={}", scratch.path_text("agent.sock"));
+    let run = "echo 0 > /proc/sys/user/max_inotify_watches && exec \"$@\"";
+    let through = [
+        "unshare",
+        "--user",
+        "--map-root-user",
+        "sh",
+        "-c",
+        run,
+        "sh",
+    ];
+    let args = ["agent", &listen, &config, "--watch"];
+    let agent = Process::start_through(&host, &through, BINARY, &args);
+    agent.wait_logged("containers: 0");
+    assert_eq!(agent.count_logged("--watch: can't watch "), 1);
 }
 
 /// A symbolic link to a directory is replaced, as Kubernetes does when a ConfigMap changes.

@@ -2,6 +2,7 @@
 //! a thread, because the agent forks.
 
 use std::collections::BTreeSet;
+use std::mem;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -18,8 +19,8 @@ pub(super) struct PolicyWatch {
     directories: DirectoryWatch,
     /// When the files are compared next.
     pub(super) due: Option<Instant>,
-    /// Whether each directory is watched.
-    is_complete: bool,
+    /// The directories that can't be watched.
+    unwatched: BTreeSet<PathBuf>,
 }
 
 impl PolicyWatch {
@@ -28,21 +29,25 @@ impl PolicyWatch {
         Ok(Self {
             directories: DirectoryWatch::new()?,
             due: None,
-            is_complete: true,
+            unwatched: BTreeSet::new(),
         })
     }
 
-    /// Watches these directories, too. Their files are compared once more, because they may have changed since they were read.
+    /// Watches these directories, too, and logs those that can't be watched from now on. Their files are compared once more,
+    /// because they may have changed since they were read.
     pub(super) fn add_directories(&mut self, directories: &BTreeSet<PathBuf>) {
-        self.is_complete = true;
+        let before = mem::take(&mut self.unwatched);
         for directory in directories {
-            if let Err(error) = self.directories.add_for_changes(directory) {
-                self.is_complete = false;
+            let Err(error) = self.directories.add_for_changes(directory) else {
+                continue;
+            };
+            if !before.contains(directory) {
                 try_write_line(&format!(
                     "peername: --watch: can't watch {}, the files are compared every {POLL_INTERVAL:?}: {error}",
                     directory.display()
                 ));
             }
+            self.unwatched.insert(directory.clone());
         }
         self.due = Some(Instant::now() + QUIET_PERIOD);
     }
@@ -59,7 +64,7 @@ impl PolicyWatch {
     pub(super) fn take_reload(&mut self, now: Instant, are_current: impl Fn() -> bool) -> bool {
         let is_due = self.due.is_some_and(|due| due <= now);
         if is_due {
-            self.due = (!self.is_complete).then(|| now + POLL_INTERVAL);
+            self.due = (!self.unwatched.is_empty()).then(|| now + POLL_INTERVAL);
         }
         is_due && !are_current()
     }
