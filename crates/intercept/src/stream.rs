@@ -1,4 +1,4 @@
-//! Byte streams: the sockets of clients and origins, and wrappers that buffer one direction.
+//! Byte streams: the sockets of clients, and wrappers that buffer one direction.
 
 /// The methods of [`AsyncWrite`](tokio::io::AsyncWrite) that write, for a wrapper that passes bytes on to the stream in this
 /// field.
@@ -42,5 +42,4 @@ pub(crate) use {delegate_polls, delegate_writes};
 
 pub(crate) mod client_socket;
 pub(crate) mod corked;
-pub(crate) mod origin_socket;
 pub(crate) mod prefixed;

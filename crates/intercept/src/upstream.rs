@@ -42,7 +42,6 @@ pub(crate) use client_leases::Lease;
 use config::UpstreamConfig;
 pub(crate) use connection::ConnectionInfo;
 pub use connection::OpenTunnel;
-pub(crate) use connection_permit::ConnectionPermit;
 use dialer::Dialer;
 pub use error::FailedAttempt;
 pub(crate) use error::UpstreamError;

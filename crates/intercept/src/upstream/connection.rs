@@ -1,5 +1,7 @@
 //! A connection to an origin, ready for requests.
 
+pub(super) mod origin_socket;
+
 use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -20,7 +22,7 @@ use super::connection_permit::ConnectionPermit;
 use super::error::UpstreamError;
 use super::request_body::RequestBody;
 use crate::stream::corked::CorkedStream;
-use crate::stream::origin_socket::OriginSocket;
+use origin_socket::OriginSocket;
 
 /// A connection to an origin.
 #[derive(Debug)]

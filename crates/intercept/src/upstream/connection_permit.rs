@@ -10,7 +10,7 @@ use peername_server::access::client_limit::{ClientLimit, ClientPermit};
 
 /// A permit for one connection. It counts against the cap until it is dropped, with the connection's socket.
 #[derive(Debug)]
-pub(crate) struct ConnectionPermit {
+pub(super) struct ConnectionPermit {
     connections: Arc<AtomicUsize>,
     shares: Arc<ClientLimit>,
     /// Counts the connection against the share of the client that uses it; `None` while it is idle.
@@ -61,7 +61,7 @@ impl ConnectionPermit {
     }
 
     /// Whether the permit is revoked. If not, the task that asks is woken when it is.
-    pub(crate) fn poll_revoked(&self, cx: &Context<'_>) -> bool {
+    pub(super) fn poll_revoked(&self, cx: &Context<'_>) -> bool {
         let mut waker = self.waker.lock();
         if !waker
             .as_ref()
@@ -78,33 +78,5 @@ impl ConnectionPermit {
 impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         self.connections.fetch_sub(1, Relaxed);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::io::ErrorKind;
-
-    use tokio::io::AsyncReadExt;
-    use tokio::net::{TcpListener, TcpStream};
-
-    use super::super::connection_cap::ConnectionCap;
-    use crate::stream::origin_socket::OriginSocket;
-
-    #[tokio::test]
-    async fn revoked_permit_closes_a_connection_whose_origin_is_silent() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let addr = listener.local_addr().unwrap();
-        let permit = ConnectionCap::new(1).acquire(addr.ip()).unwrap();
-        let socket = TcpStream::connect(addr).await.unwrap();
-        let (mut origin, _) = listener.accept().await.unwrap();
-        let mut socket = OriginSocket::new(socket, permit.clone());
-        let reader = tokio::spawn(async move { socket.read_u8().await });
-        // The reader waits by the time this task goes on.
-        tokio::task::yield_now().await;
-        permit.revoke();
-        let failed = reader.await.unwrap().unwrap_err();
-        assert_eq!(failed.kind(), ErrorKind::ConnectionAborted);
-        assert_eq!(origin.read(&mut [0]).await.unwrap(), 0);
     }
 }

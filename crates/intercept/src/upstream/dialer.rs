@@ -17,6 +17,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 use super::config::UpstreamConfig;
+use super::connection::origin_socket::{CloseNotifyOptional, OriginSocket};
 use super::connection::{Connection, ConnectionInfo, OpenTunnel, TlsConnection};
 use super::connection_cap::{ConnectionCap, PoolCollector};
 use super::connection_permit::ConnectionPermit;
@@ -33,7 +34,6 @@ use crate::host::{HostPort, LOOPBACK};
 use crate::policy::destination::Requested;
 use crate::request::target::RequestTarget;
 use crate::stream::corked::CorkedStream;
-use crate::stream::origin_socket::{CloseNotifyOptional, OriginSocket};
 
 /// Opens connections to origins, under the connection cap.
 #[derive(Debug)]

@@ -9,7 +9,8 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-use crate::upstream::ConnectionPermit;
+use crate::stream::{delegate_polls, delegate_writes};
+use crate::upstream::connection_permit::ConnectionPermit;
 
 /// Discards all writes after the first EPIPE or ECONNRESET. The end of the connection is reported to the reader instead, after
 /// the bytes that were received before it.
@@ -19,7 +20,7 @@ use crate::upstream::ConnectionPermit;
 ///
 /// The socket counts against the connection cap until it is closed, and fails once its permit is revoked.
 #[derive(Debug)]
-pub(crate) struct OriginSocket {
+pub(in crate::upstream) struct OriginSocket {
     socket: TcpStream,
     is_broken: bool,
     /// Whether a write has got ECONNRESET. The kernel reports it once, so the next read would get the end of the stream.
@@ -28,7 +29,7 @@ pub(crate) struct OriginSocket {
 }
 
 impl OriginSocket {
-    pub(crate) fn new(socket: TcpStream, permit: Arc<ConnectionPermit>) -> Self {
+    pub(in crate::upstream) fn new(socket: TcpStream, permit: Arc<ConnectionPermit>) -> Self {
         Self {
             socket,
             is_broken: false,
@@ -116,14 +117,14 @@ impl AsyncWrite for OriginSocket {
 /// A TLS stream that may end without close_notify, which is noted and read as the end of the stream. In HTTP/1 it ends a
 /// response without a length; other responses end by their length (RFC 9112, section 9.8).
 #[derive(Debug)]
-pub(crate) struct CloseNotifyOptional<T> {
+pub(in crate::upstream) struct CloseNotifyOptional<T> {
     stream: T,
     lacks_close_notify: Arc<AtomicBool>,
 }
 
 impl<T> CloseNotifyOptional<T> {
     /// Sets `lacks_close_notify` if the stream ends without close_notify.
-    pub(crate) fn new(stream: T, lacks_close_notify: Arc<AtomicBool>) -> Self {
+    pub(in crate::upstream) fn new(stream: T, lacks_close_notify: Arc<AtomicBool>) -> Self {
         Self {
             stream,
             lacks_close_notify,
@@ -150,4 +151,32 @@ impl<T: AsyncRead + Unpin> AsyncRead for CloseNotifyOptional<T> {
 impl<T: AsyncWrite + Unpin> AsyncWrite for CloseNotifyOptional<T> {
     delegate_writes!(stream);
     delegate_polls!(stream, poll_flush, poll_shutdown);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::ErrorKind;
+
+    use tokio::io::AsyncReadExt;
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::upstream::connection_cap::ConnectionCap;
+
+    #[tokio::test]
+    async fn revoked_permit_closes_a_connection_whose_origin_is_silent() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        let permit = ConnectionCap::new(1).acquire(addr.ip()).unwrap();
+        let socket = TcpStream::connect(addr).await.unwrap();
+        let (mut origin, _) = listener.accept().await.unwrap();
+        let mut socket = OriginSocket::new(socket, permit.clone());
+        let reader = tokio::spawn(async move { socket.read_u8().await });
+        // The reader waits by the time this task goes on.
+        tokio::task::yield_now().await;
+        permit.revoke();
+        let failed = reader.await.unwrap().unwrap_err();
+        assert_eq!(failed.kind(), ErrorKind::ConnectionAborted);
+        assert_eq!(origin.read(&mut [0]).await.unwrap(), 0);
+    }
 }
