@@ -161,5 +161,5 @@ impl StallMonitor {
     }
 }
 
-/// An idle timeout is noticed late by no more than a quarter of it.
-const POLLS_PER_TIMEOUT: u32 = 4;
+/// A timeout is noticed late by no more than a quarter of it.
+pub(super) const POLLS_PER_TIMEOUT: u32 = 4;

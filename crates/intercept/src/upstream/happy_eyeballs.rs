@@ -18,7 +18,7 @@ use super::error::UpstreamError;
 /// until one has succeeded. So an address that does not answer costs only the delay, and a slow address keeps its chance.
 ///
 /// The caller has a permit for one socket. Each attempt beside a running one needs another, from `spare_permit`; without it,
-/// the attempt waits until one fails.
+/// the attempt waits until one fails, or there is a permit.
 ///
 /// # Errors
 ///
@@ -55,10 +55,11 @@ async fn connect_staggered(
     let mut permits = Vec::new();
     let mut attempts = Attempts::default();
     for addr in alternate_families(addrs).into_iter().take(MAX_ATTEMPTS) {
+        permits.truncate(attempts.running.len());
         while permits.len() < attempts.running.len() {
             if let Some(permit) = spare_permit() {
                 permits.push(permit);
-            } else if let Some(connected) = attempts.join_next().await {
+            } else if let Ok(Some(connected)) = timeout(ATTEMPT_DELAY, attempts.join_next()).await {
                 return Ok(connected);
             }
         }
@@ -70,6 +71,7 @@ async fn connect_staggered(
         }
     }
     while !attempts.running.is_empty() {
+        permits.truncate(attempts.running.len() - 1);
         if let Some(connected) = attempts.join_next().await {
             return Ok(connected);
         }
@@ -125,6 +127,7 @@ mod tests {
     use std::net::IpAddr;
 
     use tokio::net::{TcpListener, TcpSocket};
+    use tokio::time::sleep;
 
     use super::*;
     use crate::upstream::connection_cap::ConnectionCap;
@@ -143,7 +146,7 @@ mod tests {
         let limit = ATTEMPT_DELAY * 4;
         let client = IpAddr::from([192, 0, 2, 1]);
         let full = ConnectionCap::new(1);
-        let _connection = full.acquire(client).unwrap();
+        let connection = full.acquire(client).unwrap();
         let alone = connect(&addrs, limit, || full.acquire_spare(client)).await;
         assert!(
             matches!(alone, Err(UpstreamError::ConnectTimeout(addr, _)) if addr == silent_addr),
@@ -155,6 +158,43 @@ mod tests {
             .await
             .unwrap();
         assert_eq!(addr, addrs[1]);
+        // Another connection is closed while the attempt waits. The first address stays silent.
+        let spare_permit = || full.acquire_spare(client);
+        let late = connect(&addrs, limit, spare_permit);
+        let close = async {
+            sleep(ATTEMPT_DELAY / 2).await;
+            drop(connection);
+        };
+        let (late, ()) = tokio::join!(late, close);
+        assert_eq!(late.unwrap().1, addrs[1]);
+    }
+
+    #[tokio::test]
+    async fn failed_attempts_return_their_permits() {
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        let closed = TcpSocket::new_v4().unwrap();
+        closed.bind(any).unwrap();
+        let closed = closed.local_addr().unwrap();
+        let silent = TcpSocket::new_v4().unwrap();
+        silent.bind(any).unwrap();
+        let silent = silent.listen(0).unwrap();
+        let silent_addr = silent.local_addr().unwrap();
+        let _backlog = TcpStream::connect(silent_addr).await.unwrap();
+        let client = IpAddr::from([192, 0, 2, 1]);
+        let cap = ConnectionCap::new(8);
+        let _connection = cap.acquire(client).unwrap();
+        let addrs = [silent_addr, closed, closed, closed];
+        let dial = connect(&addrs, ATTEMPT_DELAY * 3, || cap.acquire_spare(client));
+        let count = async {
+            sleep(ATTEMPT_DELAY * 2).await;
+            cap.usage().in_use
+        };
+        let (failed, in_use) = tokio::join!(dial, count);
+        assert!(
+            matches!(failed, Err(UpstreamError::ConnectTimeout(..))),
+            "{failed:?}"
+        );
+        assert_eq!(in_use, 1);
     }
 
     #[tokio::test]
