@@ -118,8 +118,8 @@ impl PrivateDir {
     }
 
     /// Gives the copy of a file or directory the owner and the mode of the original in the jail of root, which has every user. An
-    /// ordinary user's has one, who can read the original. An access control list, which may deny a
-    /// user what the mode allows to all, is not copied: only the owner has access then.
+    /// ordinary user's has one, who can read the original. An access control list, which may deny a user what the mode allows to
+    /// all, is not copied: only the owner has access then.
     pub(super) fn copy_access(&self, original: &Path, copy: &Path) -> Result<(), JailError> {
         if !user::is_root() {
             return Ok(());

@@ -168,13 +168,16 @@ impl ListenerPorts {
         let Some(addr) = inet_address(address) else {
             return;
         };
+        if !self.is_tcp_in_jail(socket) {
+            return;
+        }
         let is_loopback = addr.ip().to_canonical().is_loopback();
         let is_denial = if is_loopback {
             self.host_servers.has_listener(addr)
         } else {
             !is_jail_address(addr.ip())
         };
-        if is_denial && self.is_tcp_in_jail(socket) {
+        if is_denial {
             if is_loopback {
                 self.refused.insert(addr.port());
             }
@@ -199,7 +202,7 @@ impl ListenerPorts {
 /// A message of the mediator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FromMediator {
-    /// A request to close the listeners of a port, which are closed now. So many connections were reset in their accept
+    /// A request to close the listeners of a port, which are closed now. At most so many connections were reset in their accept
     /// backlogs.
     Closed(usize),
     /// A connection of the program to this address was refused, because nothing listens there in the jail. On loopback the host
@@ -237,7 +240,7 @@ pub fn receive(channel: impl AsFd, listeners: &[(u16, OwnedFd)]) -> Result<FromM
         .iter()
         .filter(|(port, _)| u64::from(*port) == word)
     {
-        // The program makes no connection in between: the mediator waits.
+        // The program makes no connection in between: the mediator waits. A worker may still accept one that is counted.
         unserved += listener::accept_queue_len(socket)?;
         listener::stop(socket)?;
     }

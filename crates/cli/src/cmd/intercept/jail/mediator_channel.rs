@@ -17,7 +17,7 @@ use super::denial_report::write_unknown_denials;
 
 /// Starts a task that closes the listeners of a port when the mediator asks for it, and records connections that the mediator
 /// reports as refused. The task ends once the mediator has exited, and fails if it can receive no more. It returns the number of
-/// connections that were reset with a listener, before the interceptor accepted them.
+/// connections that may have been reset with a listener, before the interceptor accepted them.
 pub(super) fn serve_mediator(
     mediator: OwnedFd,
     listeners: Arc<[(u16, OwnedFd)]>,
@@ -50,12 +50,14 @@ pub(super) fn serve_mediator(
 
 /// Waits until the mediator, which exits with the program, has exited, so that everything that it has reported is counted.
 /// Returns `false`, and says so on standard error, if not all denials are known: the task of [`serve_mediator`] has failed or has
-/// not ended in time, or connections were reset.
+/// not ended in time, or connections may have been reset.
 pub(super) async fn wait_mediator_exit(task: JoinHandle<io::Result<usize>>) -> bool {
     let cause = match timeout(EXIT_LIMIT, task).await {
         Ok(Ok(Ok(0))) => return true,
         Ok(Ok(Ok(unserved))) => {
-            format!("{unserved} were reset in the backlog of a port that the program has bound")
+            format!(
+                "{unserved} may have been reset in the backlog of a port that the program has bound"
+            )
         }
         Ok(Ok(Err(error))) => error.to_string(),
         Ok(Err(panic)) => panic.to_string(),
