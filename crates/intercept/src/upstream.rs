@@ -37,7 +37,6 @@ use crate::policy::destination::{Requested, SharedRules};
 use crate::request::id::Id;
 
 pub use client_leases::ClientLeases;
-use client_leases::FailedDial;
 pub(crate) use client_leases::Lease;
 use config::UpstreamConfig;
 pub(crate) use connection::ConnectionInfo;
@@ -310,25 +309,20 @@ impl Upstream {
             return Ok(Lease::new(leases, key, connection));
         }
         // Single flight: one of several concurrent requests dials, and the others with its key get its connection or its error.
-        let mut last_failure = leases.dialling.lock().await;
+        let mut failures = leases.dialling.lock().await;
         if let Some(lease) = Lease::reuse_opened_since(leases, key, started) {
             return Ok(lease);
         }
-        if let Some(failed) = &*last_failure
-            && let Some(cause) = failed.cause_for(key, started)
-        {
+        if let Some(cause) = failures.cause_for(key, started) {
             return Err(cause.clone());
         }
         let connection = if self.is_http1_only(&key.to, key.original_dst) {
             // Over HTTP/1.1 each request needs a connection of its own, so they dial concurrently.
-            drop(last_failure);
+            drop(failures);
             self.dialer.connect(key, leases.client).await?
         } else {
             let connected = self.dialer.connect(key, leases.client).await;
-            *last_failure = connected
-                .as_ref()
-                .err()
-                .map(|cause| FailedDial::new(key, cause));
+            failures.record(key, &connected);
             let connection = connected?;
             self.speaks_http2
                 .insert((key.to.clone(), key.original_dst), connection.is_http2());

@@ -38,30 +38,43 @@ pub struct ClientLeases {
     /// Whether the pool may hold connections that are private to this client connection.
     has_private: AtomicBool,
     /// Locked while a request dials.
-    pub(super) dialling: tokio::sync::Mutex<Option<FailedDial>>,
+    pub(super) dialling: tokio::sync::Mutex<FailedDials>,
 }
 
-/// The failure of the last dial, for the requests that have waited for it.
+/// The failures of the last dial for each key, for the requests that have waited for it. Those of the keys that failed last: the
+/// client chooses the keys.
+#[derive(Debug, Default)]
+pub(super) struct FailedDials(Vec<FailedDial>);
+
 #[derive(Debug)]
-pub(super) struct FailedDial {
+struct FailedDial {
     at: Instant,
     key: PoolKey,
     cause: FailedAttempt,
 }
 
-impl FailedDial {
-    /// The failure of a dial for this key, which has just ended.
-    pub(super) fn new(key: &PoolKey, cause: &FailedAttempt) -> Self {
-        Self {
-            at: Instant::now(),
-            key: key.clone(),
-            cause: cause.clone(),
+impl FailedDials {
+    /// Records the result of a dial for this key, which has just ended.
+    pub(super) fn record<T>(&mut self, key: &PoolKey, connected: &Result<T, FailedAttempt>) {
+        self.0.retain(|failed| failed.key != *key);
+        if let Err(cause) = connected {
+            if self.0.len() >= MAX_FAILED_DIALS {
+                self.0.remove(0);
+            }
+            self.0.push(FailedDial {
+                at: Instant::now(),
+                key: key.clone(),
+                cause: cause.clone(),
+            });
         }
     }
 
-    /// The cause, if the failure is also that of a request with this key which has waited since `since`.
+    /// The cause of a failure that is also that of a request with this key which has waited since `since`.
     pub(super) fn cause_for(&self, key: &PoolKey, since: Instant) -> Option<&FailedAttempt> {
-        (self.at > since && self.key == *key).then_some(&self.cause)
+        self.0
+            .iter()
+            .find(|failed| failed.at > since && failed.key == *key)
+            .map(|failed| &failed.cause)
     }
 }
 
@@ -375,5 +388,54 @@ impl Lease {
     }
 }
 
+/// The maximum number of keys whose last failure a client connection keeps.
+const MAX_FAILED_DIALS: usize = 8;
 /// How long hyper may take to reset a stream.
 const RESET_TIMEOUT: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::HostPort;
+    use crate::request::via::ViaLines;
+    use crate::upstream::error::UpstreamError;
+
+    fn key(is_port_named: bool) -> PoolKey {
+        PoolKey {
+            dialer: 0,
+            generation: 0,
+            to: HostPort::parse("a.test:9000").unwrap(),
+            tls: true,
+            http2: true,
+            original_dst: None,
+            is_port_named,
+            announced_client: None,
+            via: ViaLines::default(),
+            private_to: None,
+        }
+    }
+
+    /// Requests with two keys wait alternately: each gets the failure of the first dial with its key.
+    #[test]
+    fn failed_dial_of_another_key_is_not_forgotten() {
+        let failed = || Err::<(), _>(FailedAttempt::from(UpstreamError::NoSuchName));
+        let mut failures = FailedDials::default();
+        let since = Instant::now() - Duration::from_secs(1);
+        failures.record(&key(true), &failed());
+        failures.record(&key(false), &failed());
+        assert!(failures.cause_for(&key(true), since).is_some());
+        assert!(failures.cause_for(&key(false), since).is_some());
+        assert!(failures.cause_for(&key(true), Instant::now()).is_none());
+        failures.record(&key(true), &Ok(()));
+        assert!(failures.cause_for(&key(true), since).is_none());
+        // The client chooses the keys.
+        for dialer in 1..100 {
+            let key = PoolKey {
+                dialer,
+                ..key(true)
+            };
+            failures.record(&key, &failed());
+        }
+        assert_eq!(failures.0.len(), MAX_FAILED_DIALS);
+    }
+}
