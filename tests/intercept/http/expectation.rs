@@ -128,7 +128,7 @@ fn early_answer_does_not_end_the_upload() {
     let origin = Backend::listen(&rig.lab.server, v4([10, 81, 0, 1], 9001));
     let client = rig.connect_and_send(UPLOAD);
     let up = origin.accept();
-    answer_early(&up, &client);
+    answer_early(&up, &client, "text/plain");
     let other = rig.connect_and_send(GET);
     let other_up = origin.accept();
     assert!(recv_head(&other_up).starts_with("GET /other "));
@@ -145,24 +145,28 @@ fn early_answer_does_not_end_the_upload() {
     assert!(recv_head(&up).starts_with("GET /other "));
 }
 
-/// Nothing more comes of a body whose request was answered.
+/// Nothing more comes of a body whose request was answered, also by a stream of messages, which has ended.
 #[test]
 fn stalled_upload_is_aborted_after_an_early_answer() {
     let rig = InterceptRig::new(&["--allow-destination=10.81.0.1:9001", "--idle-timeout=1s"]);
     let origin = Backend::listen(&rig.lab.server, v4([10, 81, 0, 1], 9001));
-    let client = rig.connect_and_send(UPLOAD);
-    let up = origin.accept();
-    answer_early(&up, &client);
-    up.wait_closed();
-    let line = &rig.wait_audit_lines("/x", 1)[0];
-    assert_fields(line, json!({"end": "idle", "bytes_to_upstream": 1}));
+    for (lines_before, content_type) in ["text/plain", "text/event-stream"].into_iter().enumerate()
+    {
+        let client = rig.connect_and_send(UPLOAD);
+        let up = origin.accept();
+        answer_early(&up, &client, content_type);
+        up.wait_closed();
+        let line = &rig.wait_audit_lines("/x", lines_before + 1)[lines_before];
+        assert_fields(line, json!({"end": "idle", "bytes_to_upstream": 1}));
+    }
 }
 
 /// Receives the head of [`UPLOAD`] and the first byte of its body, and answers them.
-fn answer_early(up: &Conn, client: &Conn) {
+fn answer_early(up: &Conn, client: &Conn, content_type: &str) {
     let received = up.recv_text_until(|text| text.ends_with("\r\n\r\nb"));
     assert!(received.starts_with("POST /x "), "{received}");
-    up.send(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+    let head = format!("HTTP/1.1 200 OK\r\nContent-Type: {content_type}\r\nContent-Length: 2");
+    up.send(format!("{head}\r\n\r\nok").as_bytes());
     let answer = client.recv_text_until(|text| text.ends_with("\r\n\r\nok"));
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
 }

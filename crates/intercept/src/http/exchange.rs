@@ -301,6 +301,7 @@ impl Exchange<'_> {
                 config.idle_timeout
             },
             origin: config.response_idle_timeouts.get(&self.target.to.host),
+            upload: config.idle_timeout,
         }
     }
 }

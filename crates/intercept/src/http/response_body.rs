@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use tokio::time::{Instant, timeout};
 
 use super::in_flight::InFlightRecord;
-use super::stall_monitor::Progress;
+use super::stall_monitor::{POLLS_PER_TIMEOUT, Progress};
 use crate::audit::{AuditRecord, ExchangeEnd};
 use crate::request::buffered_body::BufferedBody;
 use crate::stream::client_socket::CutResponse;
@@ -61,6 +61,8 @@ pub(crate) struct StallLimits {
     pub(crate) client: Duration,
     /// While the origin sends nothing; `None` for no limit while both connections are open.
     pub(crate) origin: Option<Duration>,
+    /// While the client sends the rest of its request, or the origin takes it, after the response has ended.
+    pub(crate) upload: Duration,
 }
 
 #[derive(Debug)]
@@ -107,7 +109,7 @@ impl ResponseBody {
             waker: None,
         };
         if is_over {
-            state.complete(limits.client);
+            state.complete(limits.upload);
         }
         let transfer = Arc::new(Transfer {
             state: Mutex::new(state),
@@ -138,8 +140,8 @@ impl ResponseBody {
 
 impl TransferState {
     /// Ends the transfer. If the request is still being sent, its exchange goes on, as long as it does not stall for
-    /// `stall_limit`: an origin may answer early and read on.
-    fn complete(&mut self, stall_limit: Duration) {
+    /// `upload_limit`: an origin may answer early and read on.
+    fn complete(&mut self, upload_limit: Duration) {
         let before = std::mem::replace(self, Self::Complete);
         if let Self::InFlight {
             origin, mut record, ..
@@ -151,7 +153,7 @@ impl TransferState {
             }
             let mut lease = origin.lease;
             if lease.is_sending() {
-                tokio::spawn(finish_upload(lease, record, stall_limit));
+                tokio::spawn(finish_upload(lease, record, upload_limit));
                 return;
             }
             lease.return_to_pool();
@@ -162,7 +164,7 @@ impl TransferState {
     fn poll_frame(
         &mut self,
         cx: &mut Context<'_>,
-        stall_limit: Duration,
+        upload_limit: Duration,
     ) -> Poll<Option<Result<Frame<Bytes>, ResponseBodyError>>> {
         let (body, record, waker) = match self {
             Self::InFlight {
@@ -177,10 +179,10 @@ impl TransferState {
         count_received(&frame, record);
         *waker = frame.is_pending().then(|| cx.waker().clone());
         match &frame {
-            Poll::Ready(None) => self.complete(stall_limit),
+            Poll::Ready(None) => self.complete(upload_limit),
             // hyper polls no body after its trailers, and a body of HTTP/1 does not tell that it has ended with them.
             Poll::Ready(Some(Ok(frame))) if frame.is_trailers() || body.is_end_stream() => {
-                self.complete(stall_limit);
+                self.complete(upload_limit);
             }
             Poll::Ready(Some(Err(_))) => record.end = ExchangeEnd::CutByOrigin,
             // HTTP/2: the end of the stream is still to come, but a client that closes now has received everything.
@@ -281,8 +283,8 @@ impl Body for ResponseBody {
                     }
                     return Poll::Ready(Some(Err(failure)));
                 }
-                let stall_limit = transfer.limits.client;
-                let frame = transfer.state.lock().poll_frame(cx, stall_limit);
+                let upload_limit = transfer.limits.upload;
+                let frame = transfer.state.lock().poll_frame(cx, upload_limit);
                 let Poll::Ready(Some(Err(failure))) = frame else {
                     return frame;
                 };
@@ -321,7 +323,7 @@ impl Body for ResponseBody {
 /// Ends an exchange whose response has ended, once its request has been sent. Aborts it if nothing moves for `stall_limit`.
 async fn finish_upload(mut lease: Lease, mut record: Box<InFlightRecord>, stall_limit: Duration) {
     let (mut moved, mut since) = (record.bytes_moved(), Instant::now());
-    while timeout(stall_limit / POLLS_PER_LIMIT, lease.wait_sent())
+    while timeout(stall_limit / POLLS_PER_TIMEOUT, lease.wait_sent())
         .await
         .is_err()
     {
@@ -355,6 +357,3 @@ fn count_received<E>(frame: &Poll<Option<Result<Frame<Bytes>, E>>>, record: &Aud
         record.to_downstream.fetch_add(data.len() as u64, Relaxed);
     }
 }
-
-/// A stalled upload is noticed late by no more than a quarter of its limit.
-const POLLS_PER_LIMIT: u32 = 4;
