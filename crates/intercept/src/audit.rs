@@ -82,6 +82,8 @@ pub(crate) struct UpstreamFields {
 pub(crate) struct SendProgress {
     /// The bytes of the body that were sent, each counted once.
     pub(crate) bytes: AtomicU64,
+    /// Whether the client has cut the body.
+    pub(crate) is_cut: AtomicBool,
     /// Whether the proxy waits for the client's next byte.
     pub(crate) awaits_client: AtomicBool,
     /// The address that was tried last, with or without a response.
@@ -260,6 +262,14 @@ impl AuditRecord {
     pub(crate) fn set_status(&mut self, status: StatusCode) {
         self.status = Some(status);
         self.time_to_response = Some(self.started.elapsed());
+    }
+
+    /// Records that the response has ended, and that nothing more of the request is to be sent.
+    pub(crate) fn set_complete(&mut self) {
+        self.end = match self.to_upstream.is_cut.load(Relaxed) {
+            true => ExchangeEnd::Cut,
+            false => ExchangeEnd::Complete,
+        };
     }
 
     /// Records that the admin endpoint ended the exchange, and adds the bytes of its relay, unless the exchange was over

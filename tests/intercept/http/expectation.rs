@@ -161,6 +161,20 @@ fn stalled_upload_is_aborted_after_an_early_answer() {
     }
 }
 
+/// The client has the whole response, and closes in the middle of its body.
+#[test]
+fn upload_that_its_client_cuts_after_an_early_answer_is_not_complete() {
+    let rig = InterceptRig::new(&["--allow-destination=10.81.0.1:9001"]);
+    let origin = Backend::listen(&rig.lab.server, v4([10, 81, 0, 1], 9001));
+    let client = rig.connect_and_send(UPLOAD);
+    let up = origin.accept();
+    answer_early(&up, &client, "text/plain");
+    drop(client);
+    up.wait_closed();
+    let line = &rig.wait_audit_lines("/x", 1)[0];
+    assert_fields(line, json!({"end": "cut", "bytes_to_upstream": 1}));
+}
+
 /// Receives the head of [`UPLOAD`] and the first byte of its body, and answers them.
 fn answer_early(up: &Conn, client: &Conn, content_type: &str) {
     let received = up.recv_text_until(|text| text.ends_with("\r\n\r\nb"));

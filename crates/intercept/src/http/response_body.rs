@@ -153,11 +153,13 @@ impl TransferState {
             }
             let mut lease = origin.lease;
             if lease.is_sending() {
+                // It may be set already, because the client has the whole response.
+                record.end = ExchangeEnd::Cut;
                 tokio::spawn(finish_upload(lease, record, upload_limit));
                 return;
             }
             lease.return_to_pool();
-            record.end = ExchangeEnd::Complete;
+            record.set_complete();
         }
     }
 
@@ -336,10 +338,7 @@ async fn finish_upload(mut lease: Lease, mut record: Box<InFlightRecord>, stall_
         }
     }
     lease.return_to_pool();
-    // Of an upload that the admin endpoint has ended, the record reports that.
-    if record.connection().entry.end_reason().is_none() {
-        record.end = ExchangeEnd::Complete;
-    }
+    record.set_complete();
 }
 
 fn complete_at_end(body: &Full<Bytes>, record: &mut Option<Box<InFlightRecord>>) {

@@ -193,11 +193,13 @@ impl Body for RequestBody {
         drop(body);
         let progress = &this.progress;
         progress.awaits_client.store(frame.is_pending(), Relaxed);
-        if let Poll::Ready(Some(Ok(frame))) = &frame
-            && let Some(data) = frame.data_ref()
-        {
-            this.sent += data.len() as u64;
-            progress.bytes.fetch_max(this.sent, Relaxed);
+        match &frame {
+            Poll::Ready(Some(Ok(frame))) => {
+                this.sent += frame.data_ref().map_or(0, Bytes::len) as u64;
+                progress.bytes.fetch_max(this.sent, Relaxed);
+            }
+            Poll::Ready(Some(Err(_))) => progress.is_cut.store(true, Relaxed),
+            Poll::Ready(None) | Poll::Pending => {}
         }
         frame.map_err(RequestBodyError::from)
     }
