@@ -1,6 +1,7 @@
 //! The log: text for a person at a terminal, fields for the journal, JSON for everything else, written by a thread of its own
 //! so that a slow reader causes no backpressure. Lines that do not fit into the queue or can't be written are dropped, and their
-//! number is logged; those of the audit file wait for room in the queue. The last 64 KiB are kept until they can be written.
+//! number is logged. The last 64 KiB are kept until they can be written. Lines of the audit file are not queued: the thread that
+//! logs them writes them.
 
 mod batched;
 mod go_mmproxy;
@@ -10,8 +11,8 @@ mod level;
 mod log_file;
 
 use std::io::{self, IsTerminal, Write, stderr, stdout};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -23,12 +24,13 @@ use tracing::Level;
 use tracing::level_filters::LevelFilter;
 use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::filter::Targets;
+use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, Registry, fmt};
 
 use crate::options::heading;
-use batched::Batched;
+use batched::{Batched, KeptLines};
 use go_mmproxy::GoMmproxyFormat;
 use journal::WithPriority;
 use journal::native::{JournalLayer, JournalWriter};
@@ -87,12 +89,12 @@ impl LogArgs {
     pub fn start(self, audit: Option<AuditLog>) -> (Vec<LogGuard>, LevelHandle) {
         let (lines, guard): (Lines, _) = if self.log_format.is_none() && journal::native::connect()
         {
-            let (writer, guard) = queue(JournalWriter, Arc::default(), Overflow::Lose);
+            let (writer, guard) = queue(JournalWriter, Arc::default());
             (JournalLayer::new(writer).boxed(), guard)
         } else {
             let (writer, guard) = match self.log_format {
-                Some(Format::GoMmproxy) => queue_batched(stdout(), Overflow::Lose),
-                _ => queue_batched(stderr(), Overflow::Lose),
+                Some(Format::GoMmproxy) => queue_batched(stdout()),
+                _ => queue_batched(stderr()),
             };
             (self.lines(writer, self.log_format, true), guard)
         };
@@ -121,7 +123,7 @@ impl LogArgs {
             .with_default(LevelFilter::WARN)
             .with_target("peername", level)
             .with_target(audit, audit_level);
-        let (writer, guard) = queue_batched(stderr(), Overflow::Lose);
+        let (writer, guard) = queue_batched(stderr());
         let lines = self.lines(writer, format, true).with_filter(others);
         let target = audit;
         self.install(
@@ -136,7 +138,7 @@ impl LogArgs {
         let mut guards = vec![guard];
         let mut layers = vec![lines];
         if let Some(AuditLog { target, file }) = audit {
-            let (writer, guard) = queue_batched(file, Overflow::Wait);
+            let (writer, guard) = write_at_once(file);
             let only_audit = Targets::new().with_target(target, LevelFilter::INFO);
             let lines = self.lines(writer, self.log_format, false);
             layers.push(lines.with_filter(only_audit).boxed());
@@ -148,7 +150,7 @@ impl LogArgs {
 
     /// Returns the layer that writes lines in a format: by default text on a terminal, else JSON. `is_stderr`: the lines go to
     /// standard error, which may be a terminal or the journal.
-    fn lines(self, writer: NonBlocking, format: Option<Format>, is_stderr: bool) -> Lines {
+    fn lines(self, writer: impl LineWriter, format: Option<Format>, is_stderr: bool) -> Lines {
         let is_terminal = is_stderr && stderr().is_terminal();
         let is_journal = is_stderr && journal::is_stderr_journal();
         match format {
@@ -185,16 +187,9 @@ impl LogArgs {
 }
 
 /// Makes the queue of lines before a writer that is given many lines at once.
-fn queue_batched<W: Write + Send + 'static>(
-    writer: W,
-    overflow: Overflow,
-) -> (NonBlocking, LogGuard) {
+fn queue_batched<W: Write + Send + 'static>(writer: W) -> (NonBlocking, LogGuard) {
     let waiting = Arc::<AtomicUsize>::default();
-    queue(
-        Batched::new(writer, Arc::clone(&waiting)),
-        waiting,
-        overflow,
-    )
+    queue(Batched::new(writer, Arc::clone(&waiting)), waiting)
 }
 
 /// Makes the queue of lines before a writer, and starts a task that reports lost lines. `waiting` is the number of lines that
@@ -202,52 +197,95 @@ fn queue_batched<W: Write + Send + 'static>(
 fn queue<W: Write + Send + 'static>(
     writer: W,
     waiting: Arc<AtomicUsize>,
-    overflow: Overflow,
 ) -> (NonBlocking, LogGuard) {
-    let queue = NonBlockingBuilder::default()
-        .buffered_lines_limit(MAX_QUEUED_LINES)
-        .lossy(matches!(overflow, Overflow::Lose));
+    let queue = NonBlockingBuilder::default().buffered_lines_limit(MAX_QUEUED_LINES);
     let unwritten = Arc::<AtomicUsize>::default();
     let (writer, guard) = queue.finish(CountingWriter {
         writer,
         unwritten: Arc::clone(&unwritten),
     });
     let missing = MissingLines {
-        dropped: writer.error_counter(),
+        dropped: Some(writer.error_counter()),
         unwritten,
         waiting,
         reported: Arc::default(),
     };
     tokio::spawn(missing.clone().report());
     let guard = LogGuard {
-        _queue: guard,
-        _missing: ReportOnDrop(missing),
+        queue: Some(guard),
+        audit: None,
+        missing,
     };
     (writer, guard)
 }
 
-/// What happens to a line for which the queue has no room.
-#[derive(Clone, Copy, Debug)]
-enum Overflow {
-    /// It is lost and counted: the reader may read no more, and nothing waits for it.
-    Lose,
-    /// Its thread waits for room. A write to a file ends without a reader.
-    Wait,
+/// Makes the writer of lines to the audit file, and starts a task that reports lost lines. There is no queue, which could be full
+/// at the exit: a write to a file waits for no reader.
+fn write_at_once(file: LogFile) -> (impl LineWriter, LogGuard) {
+    let (unwritten, waiting) = (Arc::default(), Arc::default());
+    let writer = AuditWriter(Arc::new(Mutex::new(CountingWriter {
+        writer: KeptLines::new(file, Arc::clone(&waiting)),
+        unwritten: Arc::clone(&unwritten),
+    })));
+    let missing = MissingLines {
+        dropped: None,
+        unwritten,
+        waiting,
+        reported: Arc::default(),
+    };
+    tokio::spawn(missing.clone().report());
+    let guard = LogGuard {
+        queue: None,
+        audit: Some(writer.clone()),
+        missing,
+    };
+    (move || writer.clone(), guard)
 }
 
-/// Writes the lines that are still queued when it is dropped, and reports those that can't be written.
+/// Gives a layer its writer.
+trait LineWriter: for<'w> MakeWriter<'w> + Send + Sync + 'static {}
+
+impl<T: for<'w> MakeWriter<'w> + Send + Sync + 'static> LineWriter for T {}
+
+/// Writes each line to the audit file before it returns. Never fails: lines that can't be written are kept, or counted.
+#[derive(Clone)]
+struct AuditWriter(Arc<Mutex<CountingWriter<KeptLines<LogFile>>>>);
+
+impl AuditWriter {
+    fn lock(&self) -> MutexGuard<'_, CountingWriter<KeptLines<LogFile>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Write for AuditWriter {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let mut writer = self.lock();
+        let _ = writer.write_all(line);
+        writer.flush()?;
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.lock().flush()
+    }
+}
+
+/// Writes the lines that are still queued or kept when it is dropped, and reports those that can't be written.
 pub struct LogGuard {
-    // Fields are dropped in their order: the thread that writes has then flushed, or hangs.
-    _queue: WorkerGuard,
-    _missing: ReportOnDrop,
+    queue: Option<WorkerGuard>,
+    audit: Option<AuditWriter>,
+    missing: MissingLines,
 }
 
-/// Reports missing lines on standard error, because the log has ended.
-struct ReportOnDrop(MissingLines);
-
-impl Drop for ReportOnDrop {
+impl Drop for LogGuard {
+    /// Reports on standard error, because the log has ended.
     fn drop(&mut self) {
-        let missing = &self.0;
+        // The thread that writes has then flushed, or hangs.
+        drop(self.queue.take());
+        if let Some(writer) = &mut self.audit {
+            let _ = writer.flush();
+        }
+        let missing = &self.missing;
         let lines = missing.lost() + missing.waiting.load(Relaxed);
         if lines > missing.reported.load(Relaxed) {
             // Standard error may be the full disk, or the pipe of a slow reader.
@@ -256,7 +294,7 @@ impl Drop for ReportOnDrop {
     }
 }
 
-/// Counts the lines that can't be written, as on a full disk. The thread that writes the queued lines drops them.
+/// Counts the lines that can't be written, as on a full disk, and are dropped.
 struct CountingWriter<W> {
     writer: W,
     unwritten: Arc<AtomicUsize>,
@@ -276,7 +314,7 @@ impl<W: Write> Write for CountingWriter<W> {
     }
 }
 
-fn text(writer: NonBlocking, is_terminal: bool, is_journal: bool) -> Lines {
+fn text(writer: impl LineWriter, is_terminal: bool, is_journal: bool) -> Lines {
     fmt::layer()
         .with_writer(writer)
         .with_target(false)
@@ -285,7 +323,7 @@ fn text(writer: NonBlocking, is_terminal: bool, is_journal: bool) -> Lines {
         .boxed()
 }
 
-fn json(writer: NonBlocking, is_journal: bool) -> Lines {
+fn json(writer: impl LineWriter, is_journal: bool) -> Lines {
     fmt::layer()
         .with_writer(writer)
         .event_format(WithPriority {
@@ -301,8 +339,8 @@ type Lines = Box<dyn Layer<Registry> + Send + Sync>;
 /// The lines that are not in the log.
 #[derive(Clone)]
 struct MissingLines {
-    /// Lines that did not fit into the queue.
-    dropped: ErrorCounter,
+    /// Lines that did not fit into the queue, if there is one.
+    dropped: Option<ErrorCounter>,
     /// Lines that could not be written, and were dropped.
     unwritten: Arc<AtomicUsize>,
     /// Lines that can't be written yet.
@@ -313,7 +351,8 @@ struct MissingLines {
 
 impl MissingLines {
     fn lost(&self) -> usize {
-        self.dropped.dropped_lines() + self.unwritten.load(Relaxed)
+        let dropped = self.dropped.as_ref().map_or(0, ErrorCounter::dropped_lines);
+        dropped + self.unwritten.load(Relaxed)
     }
 
     /// Logs how many lines were lost since the start, whenever the number has grown; and once that lines wait, until none does.
@@ -347,50 +386,26 @@ const LOST_LINES_INTERVAL: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc::{Receiver, channel};
-    use std::thread;
+    use std::fs;
 
     use super::*;
 
-    /// Writes nothing before the other end of its channel is dropped.
-    struct SlowFile {
-        held: Receiver<()>,
-        lines: Arc<AtomicUsize>,
-    }
-
-    impl Write for SlowFile {
-        fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-            let _ = self.held.recv();
-            self.lines.fetch_add(1, Relaxed);
-            Ok(line.len())
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-
+    /// More lines than a queue would have. No thread and no guard is waited for.
     #[tokio::test]
-    async fn lines_of_the_audit_file_wait_for_room_in_the_queue() {
+    async fn lines_of_the_audit_file_are_written_at_once() {
         const LINES: usize = MAX_QUEUED_LINES + 100;
-        let (holder, held) = channel();
-        let lines = Arc::<AtomicUsize>::default();
-        let file = SlowFile {
-            held,
-            lines: Arc::clone(&lines),
-        };
-        let (mut writer, guard) = queue(file, Arc::default(), Overflow::Wait);
-        let requests = thread::spawn(move || {
-            for _ in 0..LINES {
-                writer.write_all(b"{}\n").unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("audit.log");
+        let file = LogFile::new(LogFile::open_file(&path).unwrap(), Some(&path));
+        let (writer, _guard) = write_at_once(file);
+        let lines = LogArgs::default().lines(writer, Some(Format::Json), false);
+        let subscriber = tracing_subscriber::registry().with(lines);
+        tracing::subscriber::with_default(subscriber, || {
+            for number in 0..LINES {
+                tracing::info!(number, "request");
             }
         });
-        // Without waiting, all lines would be queued or lost by now.
-        sleep(Duration::from_millis(200)).await;
-        assert!(!requests.is_finished());
-        drop(holder);
-        requests.join().unwrap();
-        drop(guard);
-        assert_eq!(lines.load(Relaxed), LINES);
+        let text = fs::read_to_string(&path).unwrap();
+        assert_eq!(text.lines().count(), LINES);
     }
 }

@@ -8,16 +8,37 @@ use std::time::Duration;
 
 /// A buffered writer for the thread that writes the queued lines, which flushes whenever the queue is empty. After each flush
 /// the thread pauses, and lines are queued without waking it. So a line that comes alone is written at once, and many lines are
-/// written together, two hundred times a second at most. Lines that can't be written stay in the buffer while they fit, and are
-/// written with the next line.
+/// written together, two hundred times a second at most.
 #[derive(Debug)]
-pub(super) struct Batched<W: Write> {
+pub(super) struct Batched<W: Write>(KeptLines<W>);
+
+impl<W: Write> Batched<W> {
+    pub(super) fn new(writer: W, waiting: Arc<AtomicUsize>) -> Self {
+        Self(KeptLines::new(writer, waiting))
+    }
+}
+
+impl<W: Write> Write for Batched<W> {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        self.0.write(line)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let flushed = self.0.flush();
+        thread::sleep(PAUSE);
+        flushed
+    }
+}
+
+/// A buffered writer. Lines that a flush can't write stay in the buffer while they fit, and are written with the next line.
+#[derive(Debug)]
+pub(super) struct KeptLines<W: Write> {
     writer: BufWriter<W>,
     /// The number of lines in the buffer that the last flush could not write.
     waiting: Arc<AtomicUsize>,
 }
 
-impl<W: Write> Batched<W> {
+impl<W: Write> KeptLines<W> {
     pub(super) fn new(writer: W, waiting: Arc<AtomicUsize>) -> Self {
         Self {
             writer: BufWriter::with_capacity(MAX_BATCH, writer),
@@ -26,7 +47,7 @@ impl<W: Write> Batched<W> {
     }
 }
 
-impl<W: Write> Write for Batched<W> {
+impl<W: Write> Write for KeptLines<W> {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         self.writer.write(line)
     }
@@ -36,7 +57,6 @@ impl<W: Write> Write for Batched<W> {
         let unwritten = self.writer.buffer().iter();
         let waiting = unwritten.filter(|&&byte| byte == b'\n').count();
         self.waiting.store(waiting, Relaxed);
-        thread::sleep(PAUSE);
         flushed
     }
 }
@@ -71,7 +91,7 @@ mod tests {
     #[test]
     fn lines_that_can_not_be_written_are_counted_until_they_are_written() {
         let (space, waiting) = (Arc::default(), Arc::default());
-        let mut log = Batched::new(Disk(Arc::clone(&space)), Arc::clone(&waiting));
+        let mut log = KeptLines::new(Disk(Arc::clone(&space)), Arc::clone(&waiting));
         let mut write_line = || {
             log.write_all(b"line\n").unwrap();
             let _ = log.flush();
