@@ -143,30 +143,55 @@ fn removed_udp_listener_keeps_descriptors_for_active_sessions_only() {
         backend.send(client, &[b"!"]);
         balancer.expect_datagram(b"!", udp_at(8101));
     };
-    let read_limit = || {
-        let metrics = admin::get(&rig.lab.server, &[], "/metrics");
-        let mut lines = metrics.lines();
-        let limit = lines.find_map(|line| line.strip_prefix("peername_connections_limit "));
-        limit
-            .and_then(|limit| limit.parse::<usize>().ok())
-            .expect("the limit")
-    };
     let (idle, active) = (fresh_client_v4(), fresh_client_v4());
     assert_answered(idle);
     assert_answered(active);
-    let before = read_limit();
+    let before = read_limit(&rig);
     rig.reload(&without_udp, "\"reloaded\"");
     let mut listed = 2;
     wait_until("the idle session has ended", || {
         assert_answered(active);
-        assert_eq!(read_limit(), before);
+        assert_eq!(read_limit(&rig), before);
         assert_answered(active);
         listed = admin::list(&rig.lab.server, &[], "/sessions").len();
         listed < 2
     });
     assert_eq!(listed, 1);
     assert_answered(active);
-    wait_until("the descriptors are released", || read_limit() > before);
+    wait_until("the descriptors are released", || read_limit(&rig) > before);
+}
+
+/// Otherwise one client could keep the descriptors of a removed listener from connections for ever.
+#[test]
+fn active_session_of_a_removed_listener_ends_after_the_drain_time() {
+    let without_udp = table(LISTEN_V4, &["10.81.0.0/24"]);
+    let with_udp =
+        without_udp.clone() + &table(udp_at(8101), &["10.81.0.0/24"]) + "protocol = \"udp\"\n";
+    let rig = ReloadRig::start_through(&[], &with_udp, &["--workers=1", "--drain=3s", ADMIN]);
+    let backend = DatagramSocket::bind(&rig.lab.server, TARGET_V4);
+    let balancer = DatagramSocket::bind(&rig.lab.balancer, SocketAddr::new(BALANCER_V4, 0));
+    let client = fresh_client_v4();
+    let header = header_bytes::v2_udp(client, front_of(client));
+    let send = || balancer.send(udp_at(8101), &[&header, b"?"]);
+    send();
+    backend.expect_datagram(b"?", client);
+    let before = read_limit(&rig);
+    rig.reload(&without_udp, "\"reloaded\"");
+    wait_until("the session has ended", || {
+        send();
+        admin::list(&rig.lab.server, &[], "/sessions").is_empty()
+    });
+    wait_until("the descriptors are released", || read_limit(&rig) > before);
+}
+
+/// The number of connections that the proxy may have now.
+fn read_limit(rig: &ReloadRig) -> usize {
+    let metrics = admin::get(&rig.lab.server, &[], "/metrics");
+    let mut lines = metrics.lines();
+    let limit = lines.find_map(|line| line.strip_prefix("peername_connections_limit "));
+    limit
+        .and_then(|limit| limit.parse().ok())
+        .expect("the limit")
 }
 
 const fn udp_at(port: u16) -> SocketAddr {

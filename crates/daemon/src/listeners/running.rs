@@ -9,6 +9,7 @@ use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::ops::RangeFrom;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail, ensure};
 use peername_proxy::udp::{UdpConfig, UdpWorkers};
@@ -79,6 +80,8 @@ pub struct Change {
     pub bound: BoundAddresses,
     /// The listeners after the change.
     wanted: HashSet<ListenerKey>,
+    /// The time after which the sessions of removed listeners are closed (`--drain`).
+    drain_limit: Duration,
 }
 
 impl Change {
@@ -209,8 +212,8 @@ fn explain_in_use(error: anyhow::Error) -> anyhow::Error {
 }
 
 impl RunningListeners {
-    /// Opens the listeners of these plans that are not open yet.
-    pub fn prepare(&mut self, plans: Vec<ListenPlan>) -> anyhow::Result<Change> {
+    /// Opens the listeners of these plans that are not open yet. `process` are the options after the change.
+    pub fn prepare(&mut self, plans: Vec<ListenPlan>, process: &Process) -> anyhow::Result<Change> {
         let refs: Vec<_> = plans.iter().collect();
         check_inherited_sockets(&self.inherited, &refs)?;
         self.check_transparent(&plans)?;
@@ -244,6 +247,7 @@ impl RunningListeners {
             ids,
             bound,
             wanted,
+            drain_limit: process.drain_limits().stop,
         })
     }
 
@@ -347,7 +351,7 @@ impl RunningListeners {
                 group.drain_guard.end().await;
                 limit.release_descriptors(group.descriptors);
             } else {
-                tokio::spawn(group.drain(limit));
+                tokio::spawn(group.drain(change.drain_limit, limit));
             }
         }
         closed
@@ -389,9 +393,10 @@ impl RunningUdpGroup {
             .any(|&(_, wide)| self.addresses.iter().any(|&own| covers(wide, own)))
     }
 
-    /// Drains the group, and releases its descriptors once its sessions have ended: until then they hold them.
-    async fn drain(self, limit: LimitHandle) {
-        self.drain_guard.drain().await;
+    /// Drains the group for `time_limit` at most, and releases its descriptors once its sessions have ended: until then they
+    /// hold them.
+    async fn drain(self, time_limit: Duration, limit: LimitHandle) {
+        self.drain_guard.drain(time_limit).await;
         limit.release_descriptors(self.descriptors);
     }
 

@@ -2,8 +2,10 @@
 
 use std::io;
 use std::pin::Pin;
+use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::time::timeout;
 
 /// A task that runs on a worker's thread, besides the connections. The task ends by itself or when its [`Phases`] tell it to.
 /// An error of the task ends the worker.
@@ -32,10 +34,12 @@ pub struct Phases {
 pub struct DrainGuard(watch::Sender<Phase>);
 
 impl DrainGuard {
-    /// Drains the tasks, and returns once they have ended.
-    pub async fn drain(self) {
+    /// Drains the tasks, ends them after `limit`, and returns once they have ended.
+    pub async fn drain(self, limit: Duration) {
         self.0.send_replace(Phase::Drain);
-        self.0.closed().await;
+        if timeout(limit, self.0.closed()).await.is_err() {
+            self.end().await;
+        }
     }
 
     /// Ends the tasks, and returns once they have ended.

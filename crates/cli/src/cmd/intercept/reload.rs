@@ -75,7 +75,8 @@ impl Reload for Control {
             "log can't change without a restart or an upgrade"
         );
         let check = state.next_check(setup.check.clone())?;
-        let change = listeners.prepare(setup.listen_plans(self.can_tproxy))?;
+        let change =
+            listeners.prepare(setup.listen_plans(self.can_tproxy), &setup.common.process)?;
         let destinations = setup.destinations(&self.own_addresses, &change.bound);
         let upstream = setup.options.upstream(self.max_upstream, destinations);
         // A file that was moved away by a rotation is created again; a device or a pipe stays open.
