@@ -222,6 +222,22 @@ fn drain_delivers_pending_replies() {
     });
 }
 
+/// A backend may take longer for a reply than a drain without traffic lasts.
+#[test]
+fn drain_keeps_a_pending_session_while_another_one_is_active() {
+    let rig = UdpRig::new(&["--workers=1", "--drain=60s"]);
+    let (pending, active) = (fresh_client_v4(), fresh_client_v4());
+    rig.assert_delivered(&datagram_header_for(pending), b"slow", pending);
+    rig.round_trip(active);
+    rig.proxy.signal(Signal::TERM);
+    rig.proxy.wait_logged("accepting no more");
+    for _ in 0..35 {
+        rig.round_trip(active);
+        thread::sleep(Duration::from_millis(100));
+    }
+    rig.assert_reply(pending, b"answer");
+}
+
 /// The proxy drains its sockets before it expires idle sessions, so datagrams that arrived while the process was suspended
 /// are in time.
 #[test]

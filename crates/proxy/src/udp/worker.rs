@@ -178,7 +178,8 @@ impl<R: Role> Worker<R> {
                     // Serves the datagrams that were received before the signal.
                     self.poll_rounds(poller)?;
                     self.last_activity = Instant::now();
-                    self.sessions.begin_draining(self.last_activity);
+                    let is_removed = !draining.is_process_draining();
+                    self.sessions.begin_draining(self.last_activity, is_removed);
                 }
                 () = sleep_until(quiet_at.into()), if self.sessions.is_draining() => {
                     let now = Instant::now();

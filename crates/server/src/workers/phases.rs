@@ -62,7 +62,12 @@ impl Phases {
         let is_guard_gone = |guard: &watch::Receiver<Phase>| {
             guard.has_changed().is_err() || *guard.borrow() >= Phase::Drain
         };
-        *self.workers.borrow() >= Phase::Drain || self.guard.as_ref().is_some_and(is_guard_gone)
+        self.is_process_draining() || self.guard.as_ref().is_some_and(is_guard_gone)
+    }
+
+    /// Whether the task drains because the process does, not only because of its [`DrainGuard`].
+    pub fn is_process_draining(&self) -> bool {
+        *self.workers.borrow() >= Phase::Drain
     }
 
     /// Whether the process will drain soon, or drains: clients should be sent elsewhere.

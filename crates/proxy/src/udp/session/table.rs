@@ -42,8 +42,10 @@ pub(crate) struct SessionTable<R> {
     pub(super) counters: Arc<Counters>,
     gauge: Arc<SessionGauge>,
     listeners: Vec<LocalAddr>,
-    /// Since when new sessions are refused, because the process is stopping or a reload has removed the listeners.
-    draining_since: Option<Instant>,
+    /// Whether new sessions are refused, because the process is stopping or a reload has removed the listeners.
+    is_draining: bool,
+    /// When the timeouts are shortened to [`DRAIN_QUIET`], because a reload has removed the listeners.
+    shorten_at: Option<Instant>,
     /// The data path in the kernel, if it is used.
     pub(super) kernel: Option<Arc<DataPath>>,
     pub(super) egress_cache: EgressCache,
@@ -66,7 +68,8 @@ impl<R: Role> SessionTable<R> {
             counters,
             gauge,
             listeners,
-            draining_since: None,
+            is_draining: false,
+            shorten_at: None,
             kernel,
             egress_cache: EgressCache::default(),
             verification: Verification::default(),
@@ -201,17 +204,13 @@ impl<R: Role> SessionTable<R> {
         self.table.touch(id, now, true);
     }
 
-    /// Expires idle sessions and reports the counters. Called once a second. While draining, a session expires after
-    /// [`DRAIN_QUIET`]: it has nothing to wait for, and keeps its descriptor from others.
+    /// Expires idle sessions and reports the counters. Called once a second. A session of a removed listener expires after
+    /// [`DRAIN_QUIET`], because it keeps its descriptor from others.
     pub(crate) fn tick(&mut self, now: Instant) {
         self.role.tick(now);
         self.verify_batch(now);
         let mut end = SessionEnd::Idle;
-        if self
-            .draining_since
-            .is_some_and(|since| now >= since + DRAIN_QUIET)
-        {
-            // Not before, because the requests that the kernel carried were not seen.
+        if self.shorten_at.is_some_and(|at| at <= now) {
             self.table.shorten_timeouts(DRAIN_QUIET);
             end = SessionEnd::Stopped;
         }
@@ -253,8 +252,11 @@ impl<R: Role> SessionTable<R> {
     }
 
     /// Drains: refuses new sessions, and evicts all flows from the kernel, so that user space sees the sessions' datagrams.
-    pub(crate) fn begin_draining(&mut self, now: Instant) {
-        self.draining_since = Some(now);
+    /// `is_removed`: a reload has removed the listeners, and the process goes on.
+    pub(crate) fn begin_draining(&mut self, now: Instant, is_removed: bool) {
+        self.is_draining = true;
+        // Not at once, because the requests that the kernel carried were not seen.
+        self.shorten_at = is_removed.then_some(now + DRAIN_QUIET);
         if let Some(kernel) = &self.kernel {
             kernel.evict_all();
         }
@@ -262,7 +264,7 @@ impl<R: Role> SessionTable<R> {
 
     /// Whether new sessions are refused.
     pub(crate) fn is_draining(&self) -> bool {
-        self.draining_since.is_some()
+        self.is_draining
     }
 
     /// Closes all sessions.
@@ -406,8 +408,8 @@ impl<R: Role> SessionTable<R> {
 /// kernel caps it at `net.core.rmem_max` and then doubles it, and takes memory only for what is queued.
 const REPLY_BUFFER_BYTES: usize = 1 << 20;
 
-/// While draining, a session for which no datagram has been received for so long ends: a backend that has not answered by then
-/// will not.
+/// While the process drains, a worker ends once it has received no datagram of a session for so long: a backend that has not
+/// answered by then will not. A session of a removed listener ends once no datagram of its own has been received.
 pub(crate) const DRAIN_QUIET: Duration = Duration::from_secs(1);
 
 static DROP_LOG: Throttle = Throttle::every(Duration::from_secs(1));
