@@ -39,9 +39,9 @@ impl ConnectedPair {
     ///
     /// # Errors
     ///
-    /// [`Failure::Connect`], [`Failure::ConnectTimeout`], [`Failure::NoPort`], [`Failure::PortTaken`],
-    /// [`Failure::SourceRewritten`], [`Failure::SourceTranslated`], and [`Failure::Local`] if another system call fails, for
-    /// example because a capability is missing. The downstream connection is reset.
+    /// [`Failure::Connect`], [`Failure::ConnectTimeout`], [`Failure::HeaderTimeout`], [`Failure::NoPort`],
+    /// [`Failure::PortTaken`], [`Failure::SourceRewritten`], [`Failure::SourceTranslated`], and [`Failure::Local`] if another
+    /// system call fails, for example because a capability is missing. The downstream connection is reset.
     pub fn open(
         claimed: ClaimedConn,
         permit: &ConfirmedPermit,
@@ -99,7 +99,7 @@ async fn connect(
 }
 
 /// Writes the rest of the outbound header within `after`: a backend may read nothing, and no idle timeout runs yet.
-async fn write_header(
+pub(crate) async fn write_header(
     upstream: &TcpStream,
     target: Target,
     rest: &[u8],
@@ -108,7 +108,7 @@ async fn write_header(
     let Ok(written) = timeout(after, write_all(upstream, rest)).await else {
         // Without a reset the kernel would go on sending what it has of the header.
         let _ = stream::reset_on_close(upstream);
-        return Err(Failure::ConnectTimeout {
+        return Err(Failure::HeaderTimeout {
             upstream: target,
             after,
         });

@@ -21,11 +21,12 @@ use tokio::time::{Instant, timeout};
 
 use crate::config::SendProxy;
 use crate::conn::accept::refuse;
+use crate::connect::write_header;
 use crate::outcome::{Failure, Outcome};
 use crate::telemetry::counters::Counters;
 use crate::telemetry::outages;
 use crate::telemetry::record::connection::ConnectionRecord;
-use crate::upstream_stream::{wait_established, write_all};
+use crate::upstream_stream::wait_established;
 
 /// The header to send: its version, source and TLVs.
 #[derive(Clone, Debug)]
@@ -245,11 +246,7 @@ impl ForwardService {
             .connect(target)
             .map_err(|error| Failure::from_tcp_connect(self.target, error))?;
         let upstream = register_stream(upstream).map_err(Failure::Local)?;
-        let handshake = async {
-            wait_established(&upstream).await?;
-            write_all(&upstream, header).await
-        };
-        timeout(self.connect_timeout, handshake)
+        timeout(self.connect_timeout, wait_established(&upstream))
             .await
             .map_err(|_| Failure::ConnectTimeout {
                 upstream: self.target,
@@ -259,6 +256,7 @@ impl ForwardService {
                 upstream: self.target,
                 error,
             })?;
+        write_header(&upstream, self.target, header, self.connect_timeout).await?;
         counters.count_connected(started.elapsed());
         Ok(upstream)
     }

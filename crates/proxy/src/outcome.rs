@@ -168,9 +168,17 @@ pub enum Failure {
         /// The error of connect(2) or the first send(2).
         error: std::io::Error,
     },
-    /// The connect timeout expired.
+    /// The connect timeout expired before the connection was established.
     #[error("the backend {upstream} did not answer within {after:?}")]
     ConnectTimeout {
+        /// The backend.
+        upstream: Target,
+        /// The timeout.
+        after: Duration,
+    },
+    /// The connect timeout expired while the outbound header was written, on an established connection.
+    #[error("the backend {upstream} did not take the outbound header within {after:?}")]
+    HeaderTimeout {
         /// The backend.
         upstream: Target,
         /// The timeout.
@@ -242,7 +250,7 @@ impl Failure {
             Self::Local(_) | Self::NoPort { .. } => "local_error",
             Self::PortTaken(_) => "port_taken",
             Self::Connect { .. } => "connect_refused",
-            Self::ConnectTimeout { .. } => "connect_timeout",
+            Self::ConnectTimeout { .. } | Self::HeaderTimeout { .. } => "connect_timeout",
             Self::SourceRewritten { .. } => "source_rewritten",
             Self::SourceTranslated { .. } => "source_translated",
         }
@@ -260,7 +268,9 @@ impl Failure {
             | Self::Destination { .. }
             | Self::NoTarget { .. } => Fault::Policy,
             Self::Header(_) | Self::PortTaken(_) => Fault::Downstream,
-            Self::Connect { .. } | Self::ConnectTimeout { .. } => Fault::Upstream,
+            Self::Connect { .. } | Self::ConnectTimeout { .. } | Self::HeaderTimeout { .. } => {
+                Fault::Upstream
+            }
             Self::ReplyPath { .. }
             | Self::OutboundHeader(_)
             | Self::Local(_)

@@ -91,6 +91,7 @@ fn backend_that_does_not_take_the_outbound_header_is_given_up() {
     down.wait_reset();
     assert_eq!(up.recv_to_end().1, End::Reset);
     proxy.wait_logged_parts(&["connect_timeout", &client.to_string()]);
+    proxy.wait_logged("it does not take the outbound header within 1s");
 }
 
 /// nginx, which reads headers itself, sees the client twice: as the connection's source and in the header.

@@ -159,7 +159,7 @@ pub fn look_up(name: &str) -> Option<Code> {
             "Nothing listens at the backend, or a firewall rejects: check that it runs, and --target.",
         ),
         "connect_timeout" => Stage::Connect.with_advice(
-            "The backend does not answer, or its replies do not come back: run `peername doctor` with the options of the proxy.",
+            "The backend does not answer, its replies do not come back, or it does not read the header: run `peername doctor` with the options of the proxy.",
         ),
         "header_unwritable" => Stage::Connect.with_advice(
             "The header to the backend does not fit: send fewer TLVs.",

@@ -76,6 +76,11 @@ fn report_failure(what: &str, transport: Transport, example: Example, failure: &
             let kind = ErrorKind::TimedOut;
             outages::report_failure(backend(*upstream), failure.reason(), kind, error);
         }
+        Failure::HeaderTimeout { upstream, after } => {
+            let error = format_args!("it does not take the outbound header within {after:?}");
+            let kind = ErrorKind::Other;
+            outages::report_failure(backend(*upstream), failure.reason(), kind, error);
+        }
         _ => {
             if let Some(advice) = warning_text(transport, failure) {
                 let what = format!("{what} refused");
@@ -129,7 +134,9 @@ pub fn last_refusals() -> BTreeMap<String, LastRefusal> {
 fn warning_text(transport: Transport, failure: &Failure) -> Option<String> {
     Some(match failure {
         // Logged as outages.
-        Failure::Connect { .. } | Failure::ConnectTimeout { .. } => return None,
+        Failure::Connect { .. }
+        | Failure::ConnectTimeout { .. }
+        | Failure::HeaderTimeout { .. } => return None,
         // A reload closes a listener once.
         Failure::NoService => return None,
         Failure::Header(error) => return header_warning_text(transport, error),
@@ -295,6 +302,10 @@ mod tests {
                 error: error(),
             },
             Failure::ConnectTimeout {
+                upstream,
+                after: Duration::from_secs(3),
+            },
+            Failure::HeaderTimeout {
                 upstream,
                 after: Duration::from_secs(3),
             },

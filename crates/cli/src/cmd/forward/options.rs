@@ -50,7 +50,7 @@ pub(crate) struct Forward {
     /// The server that connections are forwarded to, with a header
     #[arg(long, value_name = "ADDR", help_heading = heading::BACKEND)]
     to: Option<Address>,
-    /// Timeout for connecting to the server
+    /// Timeout for connecting to the server; as much again to send the header
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = value::timeout, help_heading = heading::BACKEND)]
     connect_timeout: Duration,
     /// Idle timeout of connections, also of half-closed ones
