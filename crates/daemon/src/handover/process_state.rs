@@ -26,6 +26,11 @@ impl ProcessState {
     /// before it was changed; `must_reload` tells the new process to read its configuration again.
     pub(crate) fn hand_over(&self, options: LogArgs, must_reload: bool) -> Inheritance {
         self.history.end_changes();
+        self.inheritance(options, must_reload)
+    }
+
+    /// Returns the state for the new process as it is now. The arguments are those of [`Self::hand_over`].
+    pub(crate) fn inheritance(&self, options: LogArgs, must_reload: bool) -> Inheritance {
         let changed_level = options.changed_level(&self.log_level);
         Inheritance {
             pid: std::process::id(),

@@ -93,8 +93,9 @@ impl Upgrades {
                 return Ok(Some(Err(error)));
             }
         };
+        let inheritance = state.inheritance(process.logging, false);
         // Dropping `frozen` lets the workers go on, after the new process has ended.
-        let released = match self.upgrader.release(successor).await {
+        let released = match self.upgrader.release(successor, inheritance).await {
             Ok(released) => released,
             Err(error) => return Ok(Some(Err(error))),
         };

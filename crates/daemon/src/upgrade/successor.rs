@@ -37,19 +37,27 @@ pub(crate) struct Successor {
     pub(crate) adopted: Vec<SocketInfo>,
 }
 
-/// A new process that has the sessions, and takes over in any case.
+/// A new process that has the sessions, and takes over in any case: dropping this lets it serve. Otherwise it would exit with this
+/// process if a failure ended this one before, and nothing would listen any more.
 #[derive(Debug)]
 pub(crate) struct Released {
     channel: Arc<Channel>,
     pid: u32,
+    inheritance: Inheritance,
 }
 
 impl Released {
-    /// Lets the new process serve.
-    pub(crate) fn serve(self, inheritance: Inheritance) {
-        let Self { channel, pid } = self;
+    /// Lets the new process serve, with this state instead of that at its release.
+    pub(crate) fn serve(mut self, inheritance: Inheritance) {
+        self.inheritance = inheritance;
+    }
+}
+
+impl Drop for Released {
+    fn drop(&mut self) {
+        let (serve, pid) = (ToSuccessor::Serve(self.inheritance.clone()), self.pid);
         // If the new process has died since it was ready, nothing listens; the service manager sees its main process end.
-        if let Err(error) = channel.send(&ToSuccessor::Serve(inheritance), &[]) {
+        if let Err(error) = self.channel.send(&serve, &[]) {
             tracing::error!(
                 "the new process {pid} could not be told to serve ({error}): if it has ended, nothing listens"
             );
@@ -65,6 +73,17 @@ impl Successor {
     pub(crate) fn session_channel(&self) -> anyhow::Result<Arc<Channel>> {
         self.channel.set_time_limit(SESSIONS_LIMIT)?;
         Ok(Arc::clone(&self.channel))
+    }
+
+    /// Releases the new process from the launcher, and makes it the main process for the service manager.
+    fn release(self, inheritance: Inheritance) -> Released {
+        self.launcher.release();
+        service_manager::hand_over_to(self.pid);
+        Released {
+            channel: self.channel,
+            pid: self.pid,
+            inheritance,
+        }
     }
 }
 
@@ -154,20 +173,29 @@ impl Upgrader {
     }
 
     /// Releases the new process from the launcher, once all sessions were sent, and makes it the main process for the service
-    /// manager.
+    /// manager. `inheritance` is what it continues if this process ends before [`Released::serve`]. If the future is dropped, the
+    /// new process ends.
     ///
     /// # Errors
     ///
     /// The new process does not take the sessions: it was ended, and this process goes on.
-    pub(crate) async fn release(&mut self, successor: Successor) -> anyhow::Result<Released> {
-        let released = spawn_blocking(move || release(successor));
-        released
+    pub(crate) async fn release(
+        &mut self,
+        successor: Successor,
+        inheritance: Inheritance,
+    ) -> anyhow::Result<Released> {
+        let ready = spawn_blocking(move || wait_ready(successor));
+        let ready = ready
             .await
-            .context("the thread that completes the upgrade")?
-            .map_err(|(launcher, error)| {
+            .context("the thread that completes the upgrade")?;
+        match ready {
+            // On this thread, which can't end in between: the new process would be free, and never told to serve.
+            Ok(successor) => Ok(successor.release(inheritance)),
+            Err((launcher, error)) => {
                 self.launcher = Ok(launcher);
-                error
-            })
+                Err(error)
+            }
+        }
     }
 }
 
@@ -279,14 +307,10 @@ fn out_of_turn(message: &ToPredecessor) -> Failure {
     Failure::Reported(format!("it sent {message:?} out of turn"))
 }
 
-fn release(successor: Successor) -> Result<Released, Refused> {
-    let Successor {
-        launcher,
-        channel,
-        pid,
-        ..
-    } = successor;
+/// Waits until the new process has taken all sessions, and can serve. Ends it if it can't.
+fn wait_ready(successor: Successor) -> Result<Successor, Refused> {
     let ready = || -> Result<(), Failure> {
+        let channel = &successor.channel;
         channel.set_time_limit(SESSIONS_LIMIT)?;
         channel.send(&ToSuccessor::AllSessions, &[])?;
         match channel.receive()?.0 {
@@ -295,14 +319,17 @@ fn release(successor: Successor) -> Result<Released, Refused> {
             other => Err(out_of_turn(&other)),
         }
     };
-    if let Err(failure) = ready() {
-        drop(channel);
-        let error = failure.after_end(&launcher, SESSIONS_LIMIT);
-        return Err((launcher, error));
+    match ready() {
+        Ok(()) => Ok(successor),
+        Err(failure) => {
+            let Successor {
+                launcher, channel, ..
+            } = successor;
+            drop(channel);
+            let error = failure.after_end(&launcher, SESSIONS_LIMIT);
+            Err((launcher, error))
+        }
     }
-    launcher.release();
-    service_manager::hand_over_to(pid);
-    Ok(Released { channel, pid })
 }
 
 /// Time for a process to exit after it has reported an error, or after its channel was closed.
@@ -332,5 +359,36 @@ mod tests {
         let refused = runtime.block_on(start).unwrap_err();
         assert!(refused.to_string().contains("no thread was free"));
         drop(server);
+    }
+
+    /// The old process may fail between the release of the new one and the end of the upgrade.
+    #[test]
+    fn released_process_is_told_once_to_serve() {
+        for must_reload in [false, true] {
+            let (channel, theirs) = Channel::pair().unwrap();
+            let inheritance = |must_reload| Inheritance {
+                pid: 1,
+                log_level: None,
+                in_maintenance: true,
+                must_reload,
+            };
+            let released = Released {
+                channel: Arc::new(channel),
+                pid: 2,
+                inheritance: inheritance(false),
+            };
+            if must_reload {
+                released.serve(inheritance(true));
+            } else {
+                drop(released);
+            }
+            let theirs = Channel::from(theirs);
+            let (ToSuccessor::Serve(got), _) = theirs.receive().unwrap() else {
+                panic!("another message");
+            };
+            assert_eq!((got.in_maintenance, got.must_reload), (true, must_reload));
+            let next = theirs.receive::<ToSuccessor>();
+            assert!(matches!(next, Err(ChannelError::Closed)));
+        }
     }
 }
