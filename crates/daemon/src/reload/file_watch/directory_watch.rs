@@ -26,8 +26,14 @@ pub(super) struct DirectoryWatch {
     events: UnboundedReceiver<Moved>,
 }
 
-/// The paths at which an event has removed or replaced an entry.
-type Moved = Vec<PathBuf>;
+/// The watches that an event may have ended.
+#[derive(Debug)]
+enum Moved {
+    /// Those of these paths, at which an entry was removed or replaced.
+    Paths(Vec<PathBuf>),
+    /// Any: events were lost.
+    Unknown,
+}
 
 impl DirectoryWatch {
     pub(super) fn new(name: &'static str) -> Self {
@@ -55,9 +61,7 @@ impl DirectoryWatch {
 
     /// Watches these directories and no others, each anew: another directory may be at the path by now.
     pub(super) fn replace(&mut self, wanted: BTreeSet<PathBuf>) {
-        for path in mem::take(&mut self.watched) {
-            self.unwatch(&path);
-        }
+        self.unwatch_all();
         self.wanted = wanted;
         self.add_missing();
     }
@@ -97,12 +101,24 @@ impl DirectoryWatch {
 
     /// Waits for an event. Cancel-safe.
     pub(super) async fn next_event(&mut self) {
-        // Receiving can't fail: this holds a sender.
-        for path in self.events.recv().await.unwrap_or_default() {
-            // A directory that was deleted or renamed is watched no more, or not at this path.
-            if self.watched.remove(&path) {
-                self.unwatch(&path);
+        match self.events.recv().await {
+            Some(Moved::Paths(paths)) => {
+                for path in paths {
+                    // A directory that was deleted or renamed is watched no more, or not at this path.
+                    if self.watched.remove(&path) {
+                        self.unwatch(&path);
+                    }
+                }
             }
+            Some(Moved::Unknown) => self.unwatch_all(),
+            // Not possible: this holds a sender.
+            None => {}
+        }
+    }
+
+    fn unwatch_all(&mut self) {
+        for path in mem::take(&mut self.watched) {
+            self.unwatch(&path);
         }
     }
 
@@ -135,13 +151,51 @@ fn new_watcher(sender: &UnboundedSender<Moved>) -> notify::Result<RecommendedWat
     let sender = sender.clone();
     notify::recommended_watcher(move |event: notify::Result<Event>| {
         // Sending fails once this process stops.
-        let _ = sender.send(event.map_or_else(|_| Moved::new(), moved));
+        let _ = sender.send(event.map_or(Moved::Unknown, moved));
     })
 }
 
 fn moved(event: Event) -> Moved {
     match event.kind {
-        EventKind::Remove(_) | EventKind::Modify(ModifyKind::Name(_)) => event.paths,
-        _ => Moved::new(),
+        _ if event.need_rescan() => Moved::Unknown,
+        EventKind::Remove(_) | EventKind::Modify(ModifyKind::Name(_)) => Moved::Paths(event.paths),
+        _ => Moved::Paths(Vec::new()),
     }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::time::Duration;
+
+    use notify::event::Flag;
+    use tempfile::tempdir;
+    use tokio::time::timeout;
+
+    use super::*;
+
+    /// Otherwise a directory that was replaced while events were lost would never be watched again.
+    #[tokio::test]
+    async fn directories_are_watched_anew_after_lost_events() {
+        let root = tempdir().unwrap();
+        let directory = root.path().join("lists");
+        fs::create_dir(&directory).unwrap();
+        let mut watch = DirectoryWatch::new("test");
+        watch.replace(BTreeSet::from([directory.clone()]));
+        assert!(watch.is_complete());
+        fs::remove_dir(&directory).unwrap();
+        fs::create_dir(&directory).unwrap();
+        // The events of the removal are lost.
+        while timeout(QUIET, watch.events.recv()).await.is_ok() {}
+        let overflow = Event::new(EventKind::Other).set_flag(Flag::Rescan);
+        watch.sender.send(moved(overflow)).unwrap();
+        watch.next_event().await;
+        assert!(!watch.is_complete());
+        assert!(watch.add_missing());
+        fs::write(directory.join("banned"), "192.0.2.7").unwrap();
+        let event = timeout(Duration::from_secs(20), watch.next_event());
+        assert!(event.await.is_ok());
+    }
+
+    const QUIET: Duration = Duration::from_millis(200);
 }
