@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::mem;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use notify::event::{EventKind, ModifyKind};
 use notify::{Event, RecommendedWatcher, RecursiveMode, Watcher};
@@ -17,6 +18,8 @@ pub(super) struct DirectoryWatch {
     name: &'static str,
     /// `None` before the first directory, and where none could be created.
     watcher: Option<RecommendedWatcher>,
+    /// When one may be created, after a failure.
+    retry_at: Instant,
     wanted: BTreeSet<PathBuf>,
     /// Those of the wanted directories that are watched.
     watched: BTreeSet<PathBuf>,
@@ -41,6 +44,7 @@ impl DirectoryWatch {
         Self {
             name,
             watcher: None,
+            retry_at: Instant::now(),
             wanted: BTreeSet::new(),
             watched: BTreeSet::new(),
             errors: None,
@@ -71,9 +75,13 @@ impl DirectoryWatch {
     pub(super) fn add_missing(&mut self) -> bool {
         let missing: Vec<_> = self.wanted.difference(&self.watched).cloned().collect();
         if !missing.is_empty() && self.watcher.is_none() {
+            if Instant::now() < self.retry_at {
+                return false;
+            }
             match new_watcher(&self.sender) {
                 Ok(watcher) => self.watcher = Some(watcher),
                 Err(error) => {
+                    self.retry_at = Instant::now() + RETRY_INTERVAL;
                     self.log(Some(error.to_string()));
                     return false;
                 }
@@ -163,10 +171,12 @@ fn moved(event: Event) -> Moved {
     }
 }
 
+/// The interval at which the creation of a watcher is tried again. Each attempt starts threads.
+const RETRY_INTERVAL: Duration = Duration::from_secs(5);
+
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::time::Duration;
 
     use notify::event::Flag;
     use tempfile::tempdir;
@@ -195,6 +205,17 @@ mod tests {
         fs::write(directory.join("banned"), "192.0.2.7").unwrap();
         let event = timeout(Duration::from_secs(20), watch.next_event());
         assert!(event.await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn watcher_is_not_created_before_the_time_of_the_next_try() {
+        let root = tempdir().unwrap();
+        let mut watch = DirectoryWatch::new("test");
+        watch.retry_at += Duration::from_secs(3600);
+        watch.replace(BTreeSet::from([root.path().to_owned()]));
+        assert!(!watch.is_complete());
+        watch.retry_at = Instant::now();
+        assert!(watch.add_missing());
     }
 
     const QUIET: Duration = Duration::from_millis(200);
