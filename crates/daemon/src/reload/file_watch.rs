@@ -229,13 +229,19 @@ impl FileWatch {
         }
     }
 
-    /// Waits for an event, but for [`POLL_INTERVAL`] at most if a directory is not watched. Returns whether one has come.
+    /// Waits for an event. If a directory is not watched, waits for [`POLL_INTERVAL`] at most, or for [`HANG_INTERVAL`] if the
+    /// files could not be read. Returns whether one has come.
     async fn wait_event(&mut self) -> bool {
         if self.directories.is_complete() {
             self.directories.next_event().await;
             return true;
         }
-        timeout(POLL_INTERVAL, self.directories.next_event())
+        let interval = if self.awaits_event {
+            HANG_INTERVAL
+        } else {
+            POLL_INTERVAL
+        };
+        timeout(interval, self.directories.next_event())
             .await
             .is_ok()
     }
@@ -358,6 +364,9 @@ const LISTS_MAX_DELAY: Duration = Duration::from_millis(300);
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// The interval at which files are compared whose directory can't be watched.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
+/// The interval at which a reload is tried whose files could not be read: each try waits for a minute, and a signal to upgrade
+/// waits for it.
+const HANG_INTERVAL: Duration = Duration::from_secs(300);
 /// A file system in the network answers within a second, or not at all.
 const METADATA_TIMEOUT: Duration = Duration::from_secs(5);
 /// As the kernel's limit (path_resolution(7)).

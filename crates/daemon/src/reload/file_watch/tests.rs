@@ -29,6 +29,17 @@ async fn change_that_could_not_be_read_waits_for_an_event() {
     watch.changed().await;
 }
 
+/// Otherwise a file system that hangs would be read again without a pause, where inotify(7) is at a limit.
+#[tokio::test]
+async fn change_that_could_not_be_read_is_not_tried_at_once_without_a_watch() {
+    let root = tempdir().unwrap();
+    let mut watch = FileWatch::of_configuration(true, noted(&root.path().join("list")));
+    let unwatchable = root.path().join("missing");
+    watch.directories.replace(BTreeSet::from([unwatchable]));
+    watch.defer_to_next_event();
+    assert!(timeout(POLL_INTERVAL * 4, watch.changed()).await.is_err());
+}
+
 #[tokio::test]
 async fn file_in_a_directory_that_was_missing_is_watched() {
     let root = tempdir().unwrap();
