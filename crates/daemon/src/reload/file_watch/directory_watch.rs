@@ -147,6 +147,8 @@ impl DirectoryWatch {
             Some(errors) => tracing::warn!(
                 "{name}: can't watch files, so they are compared every {POLL_INTERVAL:?}: {errors}"
             ),
+            // No file may be left to watch.
+            None if self.wanted.is_empty() => {}
             None => tracing::info!("{name}: all files are watched again"),
         }
         self.errors = errors;
