@@ -130,9 +130,6 @@ impl<H: Health> AdminServer<H> {
         };
         let body = body.to_bytes();
         let word = String::from_utf8_lossy(&body);
-        let Some(_permit) = self.resources.history.permit_change() else {
-            return plain(StatusCode::SERVICE_UNAVAILABLE, REPLACED);
-        };
         match path.as_str() {
             "/log-level" => self.put_log_level(word.trim(), peer),
             "/readyz" => self.put_readiness(word.trim(), peer),
@@ -145,6 +142,9 @@ impl<H: Health> AdminServer<H> {
             "maintenance" => (true, "maintenance\n"),
             "ready" => (false, "ready\n"),
             _ => return plain(StatusCode::BAD_REQUEST, "use maintenance or ready\n"),
+        };
+        let Some(_permit) = self.resources.history.permit_change() else {
+            return plain(StatusCode::SERVICE_UNAVAILABLE, REPLACED);
         };
         if self.resources.history.set_maintenance(in_maintenance) != in_maintenance {
             audit(peer, format_args!("readiness was set to {word}"));
@@ -161,6 +161,9 @@ impl<H: Health> AdminServer<H> {
                 StatusCode::BAD_REQUEST,
                 "the level is error, warn, info, debug or trace\n",
             );
+        };
+        let Some(_permit) = self.resources.history.permit_change() else {
+            return plain(StatusCode::SERVICE_UNAVAILABLE, REPLACED);
         };
         // Logged before the change if the level in force shows the line, otherwise after the change.
         let is_shown = tracing::enabled!(Level::INFO);
