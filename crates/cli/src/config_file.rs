@@ -8,7 +8,7 @@ use std::io::ErrorKind;
 use std::mem;
 use std::path::Path;
 
-use peername_daemon::options::{Given, KnownTable, Table, Tables};
+use peername_daemon::options::{Given, KnownTable, Table, Tables, key_of};
 use peername_daemon::reload;
 use peername_daemon::reload::file_watch::Fingerprints;
 use peername_sys::fs::text_file;
@@ -234,8 +234,8 @@ fn no_table(kinds: &[Kind]) -> String {
 fn parse(tables: &mut Tables<'_>, kinds: &[Kind]) -> Configuration {
     let mut keys = tables.parse();
     let [listen, forward, intercept, jail, agent] = Kind::ALL.map(|kind| {
-        let key = kind.name().trim_matches(['[', ']']);
-        keys.remove(key).filter(|_| kinds.contains(&kind))
+        keys.remove(key_of(kind.name()))
+            .filter(|_| kinds.contains(&kind))
     });
     for table in [&intercept, &jail].into_iter().flatten() {
         refuse_unordered_rules(tables, table);

@@ -12,6 +12,6 @@ pub mod schema;
 mod table;
 
 pub use given::{Given, Merged, not_with_file};
-pub use known_keys::{KnownTable, server_option};
+pub use known_keys::{KnownTable, key_of, server_option};
 pub use origin::{Origin, TableKey};
 pub use table::{Table, Tables};

@@ -85,9 +85,9 @@ fn relay_opened(
 }
 
 impl TcpProxy {
-    /// A proxy that serves each connection by the service that its listener has at the time of accept(2). The
-    /// default limits of [`PendingHeaders`] are a share of `capacity`, the number of connections that the process may have; the
-    /// workers enforce it.
+    /// A proxy that serves each connection by the service that its listener has at the time of accept(2). The default limits of
+    /// [`PendingHeaders`] are a share of `capacity`, the number of connections that the process may have; the workers enforce
+    /// it.
     pub fn new(services: ServiceHandle, counters: Arc<Counters>, capacity: MaxConnections) -> Self {
         Self {
             services,

@@ -251,8 +251,8 @@ impl RunningListeners {
         })
     }
 
-    /// Closes the listeners that the change removes, after [`Change::listen`], calls `replace_services`, and serves the new listeners. Returns the
-    /// addresses opened and closed.
+    /// Closes the listeners that the change removes, after [`Change::listen`], calls `replace_services`, and serves the new
+    /// listeners. Returns the addresses opened and closed.
     pub async fn apply(
         &mut self,
         change: Change,

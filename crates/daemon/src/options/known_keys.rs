@@ -128,7 +128,7 @@ fn suggest(command: Command, unknown: &str) -> Option<String> {
 }
 
 /// Returns the key of a table: `listen` for `[[listen]]`.
-pub(super) fn key_of(table: &'static str) -> &'static str {
+pub fn key_of(table: &'static str) -> &'static str {
     table.trim_matches(['[', ']'])
 }
 

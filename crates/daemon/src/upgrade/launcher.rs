@@ -1,8 +1,8 @@
 //! The launcher: a child that waits to start the new process of an upgrade.
 //!
 //! The launcher is forked before the command opens, drops or confines anything. It holds no socket but the one to its parent.
-//! It exits when the parent does, and kills a new process that has not taken over then. The new process is its child until the launcher exits, and then of init (or of a subreaper),
-//! as a service manager requires of a main process.
+//! It exits when the parent does, and kills a new process that has not taken over then. The new process is its child until the
+//! launcher exits, and then of init (or of a subreaper), as a service manager requires of a main process.
 
 use std::env;
 use std::ffi::{CStr, OsString};
