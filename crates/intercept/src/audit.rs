@@ -6,6 +6,7 @@
 pub mod admission;
 pub mod denials;
 pub mod failures;
+mod fields;
 pub mod otlp;
 mod record;
 mod span;
@@ -13,122 +14,20 @@ mod span;
 use std::borrow::Cow;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 
 use http::header::PROXY_AUTHORIZATION;
 use http::request::Parts;
 use http::{HeaderValue, StatusCode};
-use parking_lot::Mutex;
-use peername_observe::escape::escape_into;
 use peername_relay::Tally;
 use rustls::ProtocolVersion;
 
 use crate::request::refusal::{Refusal, RefusalKind};
 use crate::request::trace_context::{SpanContext, TraceContext};
+pub use fields::TARGET;
+use fields::escape;
+pub(crate) use fields::{ExchangeEnd, FinalDecision, OriginContact, SendProgress, UpstreamFields};
 pub(crate) use record::AuditRecord;
-
-/// How an exchange ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ExchangeEnd {
-    /// The client or this proxy ended it early. The value until another end is recorded.
-    Cut,
-    /// It ended as its protocol demands.
-    Complete,
-    CutByOrigin,
-    ClosedByAdmin,
-    /// An idle timeout ended it.
-    Idle,
-    /// It was a tunnel, through which no request came.
-    Unused,
-}
-
-impl ExchangeEnd {
-    /// The value in the audit line.
-    fn label(self) -> &'static str {
-        match self {
-            Self::Cut => "cut",
-            Self::Complete => "complete",
-            Self::CutByOrigin => "cut_by_origin",
-            Self::ClosedByAdmin => "closed_by_admin",
-            Self::Idle => "idle",
-            Self::Unused => "unused",
-        }
-    }
-}
-
-/// Whether a request reached its origin.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum OriginContact {
-    /// No: the request was not to be sent, or this proxy itself could not open a connection.
-    NotTried,
-    /// No: the origin's name, address or TLS failed, or the upstream proxy on the path.
-    NotReached,
-    /// Yes: the request was sent on a connection to the origin, with or without a response.
-    Reached,
-}
-
-/// The connection to the origin that a request used.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct UpstreamFields {
-    pub(crate) addr: SocketAddr,
-    /// The protocol version of TLS; `None` without TLS.
-    pub(crate) tls: Option<&'static str>,
-    /// Whether the connection had been used before.
-    pub(crate) reused: bool,
-}
-
-/// How far a request was sent to its origin. It is shared with the task that sends, which is dropped if the client leaves.
-#[derive(Debug, Default)]
-pub(crate) struct SendProgress {
-    /// The bytes of the body that were sent, each counted once.
-    pub(crate) bytes: AtomicU64,
-    /// Whether the client has cut the body.
-    pub(crate) is_cut: AtomicBool,
-    /// Whether the proxy waits for the client's next byte.
-    pub(crate) awaits_client: AtomicBool,
-    /// The address that was tried last, with or without a response.
-    pub(crate) tried: Mutex<Option<SocketAddr>>,
-    /// Whether a second attempt has begun.
-    pub(crate) retried: AtomicBool,
-}
-
-/// The final decision on a request, as `peername_intercept_requests_total` counts it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum FinalDecision {
-    /// The access lists, the approver and the check service allowed the request, as far as they are configured.
-    Allowed,
-    /// Neither access lists nor a check service are configured.
-    Unchecked,
-    /// A rule of the access lists denied the request, no rule allowed it, or the approver or the check service denied it.
-    Denied,
-    /// The check failed, which denies the request.
-    CheckFailed,
-    /// The check failed, and `--on-check-failure allow` lets the request pass.
-    FailedOpen,
-    /// A rule of the proxy itself refused the request, before or after the check.
-    Refused,
-    /// The client closed the connection before there was a decision. The value until another decision is recorded.
-    Left,
-}
-
-impl FinalDecision {
-    /// Whether the request was denied or refused; its line is logged even with `-q`.
-    fn is_denial(self) -> bool {
-        matches!(self, Self::Denied | Self::CheckFailed | Self::Refused)
-    }
-
-    pub(crate) fn label(self) -> &'static str {
-        match self {
-            Self::Allowed => "allowed",
-            Self::Unchecked => "unchecked",
-            Self::Denied => "denied",
-            Self::CheckFailed => "check_failed",
-            Self::FailedOpen => "failed_open",
-            Self::Refused => "refused",
-            Self::Left => "left",
-        }
-    }
-}
 
 impl AuditRecord {
     pub(crate) fn set_uri(&mut self, uri: &http::Uri) {
@@ -301,13 +200,6 @@ impl AuditRecord {
     }
 }
 
-/// Escapes a peer's text for the audit line, and caps it at `max_bytes`.
-fn escape(text: &str, max_bytes: usize) -> String {
-    let mut out = String::new();
-    escape_into(&mut out, text.as_bytes(), max_bytes, b"");
-    out
-}
-
 /// A protocol version as the audit line has it.
 pub(crate) fn tls_version(version: ProtocolVersion) -> &'static str {
     match version {
@@ -317,8 +209,6 @@ pub(crate) fn tls_version(version: ProtocolVersion) -> &'static str {
     }
 }
 
-/// The tracing target of audit lines and no others.
-pub const TARGET: &str = "peername::audit";
 /// How the decision was made: by asking the check service.
 pub(crate) const ASKED: &str = "asked";
 /// How the decision was made: by the access lists.
@@ -329,7 +219,5 @@ pub const TERMINAL: &str = "terminal";
 pub const LEARNED: &str = "learned";
 /// The maximum number of bytes of a tried name in the line.
 const MAX_USER: usize = 64;
-/// The maximum number of bytes of a method in the line.
-const MAX_METHOD: usize = 32;
 /// The maximum number of bytes of a path in the line.
 const MAX_PATH: usize = 1024;

@@ -15,7 +15,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf, absolute};
 use std::time::Duration;
 
-use directory_watch::DirectoryWatch;
+use directory_watch::{DirectoryWatch, POLL_INTERVAL};
 use peername_sys::fs::text_file;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
@@ -362,8 +362,6 @@ const LISTS_QUIET: Duration = Duration::from_millis(50);
 const LISTS_MAX_DELAY: Duration = Duration::from_millis(300);
 /// A ban should be in force within a second of the time from which it can be read.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
-/// The interval at which files are compared whose directory can't be watched.
-const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// The interval at which a reload is tried whose files could not be read: each try waits for a minute, and a signal to upgrade
 /// waits for it.
 const HANG_INTERVAL: Duration = Duration::from_secs(300);

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use http::{StatusCode, Version};
 use peername_server::addr::PeerAddr;
 
-use super::{
+use super::fields::{
     ExchangeEnd, FinalDecision, MAX_METHOD, OriginContact, SendProgress, TARGET, UpstreamFields,
     escape,
 };

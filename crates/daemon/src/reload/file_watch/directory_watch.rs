@@ -10,8 +10,6 @@ use notify::{Event, RecommendedWatcher, RecursiveMode, Watcher};
 use peername_server::threads::check_free;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use super::POLL_INTERVAL;
-
 /// The directories that are watched, and those that are to be.
 pub(super) struct DirectoryWatch {
     /// The name of what is watched, for the log.
@@ -175,6 +173,9 @@ fn moved(event: Event) -> Moved {
 
 /// The interval at which the creation of a watcher is tried again. Each attempt starts threads.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
+
+/// The interval at which files are compared whose directory can't be watched.
+pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 #[cfg(test)]
 mod tests {
