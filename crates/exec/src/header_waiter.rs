@@ -22,6 +22,7 @@
 pub(crate) mod header_peek;
 mod listeners;
 mod port_watch;
+mod ready_connection;
 mod ready_connections;
 pub(crate) mod request_channels;
 mod sweeper;
@@ -48,7 +49,7 @@ use header_peek::{
 };
 use listeners::Listeners;
 use port_watch::PortWatch;
-use ready_connections::ReadyConnection;
+use ready_connection::{ReadyConnection, WAKE_AGAIN_AFTER};
 use sweeper::Sweeper;
 use wakeup_connection::WakeupConnection;
 
@@ -393,5 +394,3 @@ impl AsFd for HeaderWaiter {
 
 /// The maximum number of pending and ready connections together. Each takes a descriptor and little else.
 pub(crate) const MAX_WAITING: usize = 8192;
-/// A program accepts a wake-up connection at once. If it has not after this time, the wake-up may have been lost.
-const WAKE_AGAIN_AFTER: Duration = Duration::from_millis(200);

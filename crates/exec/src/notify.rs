@@ -16,6 +16,7 @@
 //! its balancer as its client, and deceives only itself.
 
 mod config;
+mod denial_log;
 mod epoll_token;
 mod inflight_calls;
 mod listener_cache;
@@ -42,9 +43,10 @@ use supervised_calls::{FirstProcess, SupervisedCalls};
 use supervisor::Supervisor;
 
 pub use config::SupervisorConfig;
+pub(crate) use denial_log::DenialLog;
 pub(crate) use inflight_calls::InflightCalls;
 pub(crate) use liveness_socket::LivenessSocket;
-pub(crate) use supervisor::{DenialLog, HandedBackCall};
+pub(crate) use supervisor::HandedBackCall;
 
 use crate::stderr_line::try_write_line;
 use crate::table::SharedTable;

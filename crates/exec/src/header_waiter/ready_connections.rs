@@ -1,48 +1,11 @@
 //! The ready connections: which one the program gets next.
 
 use std::os::fd::AsFd as _;
-use std::time::Instant;
 
-use peername_sys::ipc::foreign_fd::ForeignFd;
-
-use super::header_peek::{Admission, AdmittedConnection, close_with_reset, record};
+use super::header_peek::{AdmittedConnection, close_with_reset, record};
+use super::ready_connection::ReadyConnection;
 use super::{HeaderWaiter, ListenerAddr};
 use crate::client_judge::DeniedClient;
-
-/// A connection that the program has not taken yet.
-#[derive(Debug)]
-pub(super) struct ReadyConnection {
-    pub(super) connection: ForeignFd,
-    admission: Admission,
-    /// Whether the connection is counted: its handoff has failed.
-    pub(super) is_counted: bool,
-    /// When the listener was woken for this connection.
-    pub(super) woken: Option<Instant>,
-    /// Whether a wake-up connection was accepted while this connection was the oldest of its listener.
-    pub(super) is_wakeup_accepted: bool,
-    /// How often that was so, and no process has taken the connection.
-    pub(super) missed_wakeups: u32,
-    /// Since when the listener can't be woken, although it listens.
-    pub(super) unreachable_since: Option<Instant>,
-    /// Since when the listener answers no wake-up connection.
-    pub(super) unanswered_since: Option<Instant>,
-}
-
-impl ReadyConnection {
-    /// A connection for which the listener was not woken yet.
-    pub(super) fn new(admitted: AdmittedConnection) -> Self {
-        Self {
-            connection: admitted.connection,
-            admission: admitted.admission,
-            is_counted: false,
-            woken: None,
-            is_wakeup_accepted: false,
-            missed_wakeups: 0,
-            unreachable_since: None,
-            unanswered_since: None,
-        }
-    }
-}
 
 impl HeaderWaiter {
     /// Takes the oldest ready connection of this listener whose client may still connect, and refuses the older ones. After
@@ -120,6 +83,7 @@ pub(super) mod tests {
 
     use super::*;
     use crate::client_judge::{ClientJudge, ConnectionEnds};
+    use crate::header_waiter::header_peek::Admission;
     use crate::header_waiter::sweeper::tests::new_table;
 
     /// Denies connections without a header.

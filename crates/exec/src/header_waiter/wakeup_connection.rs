@@ -9,7 +9,7 @@
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::os::fd::AsFd;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use peername_identity::{PortSet, Settings};
 use peername_sys::event::epoll::{Interest, Readiness};
@@ -20,7 +20,6 @@ use peername_sys::tcp::{socket_info, stream};
 use peername_sys::{NameCall, Result, SyscallError};
 
 use super::listeners::ListenerAddr;
-use super::wakeups::UNANSWERED_AFTER;
 
 /// A wake-up connection that was opened and not accepted yet.
 #[derive(Debug)]
@@ -268,6 +267,10 @@ impl Drop for ListedPort {
 
 /// The number of attempts. The kernel chooses at random among thousands of ports, so a collision is rare.
 const PORTS_TRIED: usize = 8;
+
+/// A wake-up connection that gets no answer is logged after this time, and another one opened; one that can't be opened is given
+/// up.
+pub(super) const UNANSWERED_AFTER: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
 mod tests {

@@ -10,9 +10,9 @@ use peername_sys::SyscallError;
 use peername_sys::event::epoll::Readiness;
 
 use super::header_peek::close_with_reset;
-use super::ready_connections::ReadyConnection;
-use super::wakeup_connection::{WakeupConnection, is_refusal};
-use super::{HeaderWaiter, ListenerAddr, WAKE_AGAIN_AFTER};
+use super::ready_connection::ReadyConnection;
+use super::wakeup_connection::{UNANSWERED_AFTER, WakeupConnection, is_refusal};
+use super::{HeaderWaiter, ListenerAddr};
 use crate::stderr_line::try_write_line;
 
 impl HeaderWaiter {
@@ -258,18 +258,8 @@ fn advice(error: &SyscallError) -> &'static str {
     }
 }
 
-impl ReadyConnection {
-    /// Whether the listener was woken a while ago, and the connection was not taken.
-    fn is_overdue(&self, now: Instant) -> bool {
-        self.woken.is_some_and(|at| at + WAKE_AGAIN_AFTER <= now)
-    }
-}
-
 /// A program that takes no connection after so many wake-ups is logged: its processes may take each other's a few times.
 const MAX_MISSED_WAKEUPS: u32 = 5;
-/// A wake-up connection that gets no answer is logged after this time, and another one opened; one that can't be opened is given
-/// up.
-pub(super) const UNANSWERED_AFTER: Duration = Duration::from_secs(5);
 /// A listener that answers no wake-up connection for this time is given up: longer than a busy server has a full accept backlog.
 const MAX_UNANSWERED: Duration = Duration::from_secs(30);
 
@@ -281,6 +271,7 @@ mod tests {
     use peername_sys::tcp::listener::shrink_backlog;
 
     use super::*;
+    use crate::header_waiter::ready_connection::WAKE_AGAIN_AFTER;
     use crate::header_waiter::ready_connections::tests::{admitted, listener_addr};
     use crate::header_waiter::sweeper::tests::new_table;
 

@@ -20,6 +20,7 @@ use peername_sys::tcp::foreign_listener::ForeignListener;
 use peername_sys::{Result, SyscallError};
 
 use super::config::SupervisorConfig;
+use super::denial_log::DenialLog;
 use super::epoll_token::EpollToken;
 use super::inflight_calls::{InflightCall, InflightSlot};
 use super::listener_cache::ListenerCache;
@@ -31,8 +32,6 @@ use super::supervisor_monitor::SupervisorMonitor;
 use crate::client_judge::ClientJudge;
 use crate::header_waiter::HeaderWaiter;
 use crate::header_waiter::request_channels::RequestChannels;
-
-pub(crate) use names::DenialLog;
 
 /// The state of the event loop.
 #[derive(Debug)]

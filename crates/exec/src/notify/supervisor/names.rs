@@ -1,13 +1,11 @@
 //! The program's descriptors, and getpeername(2) and getsockname(2) of its connections.
 
 use std::io;
-use std::mem;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, RawFd};
 use std::rc::Rc;
 
 use peername_identity::{Identity, Table, as_socket_family};
-use peername_sys::SyscallError;
 use peername_sys::ipc::foreign_fd::ForeignFd;
 use peername_sys::process::pidfd::ThreadFd;
 use peername_sys::seccomp::{AddressBuffer, Endpoint, Notification};
@@ -16,7 +14,6 @@ use peername_sys::tcp::socket_info;
 
 use super::{HandedBackCall, Supervisor};
 use crate::sockets::ProgramSocket;
-use crate::stderr_line::try_write_line;
 
 impl Supervisor {
     /// Copies a descriptor of the program. If that fails, the call is answered with the error, or handed back.
@@ -81,24 +78,6 @@ impl Supervisor {
             buffer.write(addr, capacity)
         } else {
             Ok(())
-        }
-    }
-}
-
-/// Logs once that the program's descriptors can't be copied.
-#[derive(Debug, Default)]
-pub(crate) struct DenialLog {
-    is_written: bool,
-}
-
-impl DenialLog {
-    pub(crate) fn write(&mut self, error: &SyscallError) {
-        if !mem::replace(&mut self.is_written, true) {
-            try_write_line(&format!(
-                "peername: can't copy descriptors of a process without the library, so it can't accept: {error}. A sandbox denies \
-                 the call (that is reported at the start), the process has other capabilities than the supervisor, or \
-                 an ordinary user needs kernel.yama.ptrace_scope = 0"
-            ));
         }
     }
 }

@@ -1,0 +1,50 @@
+//! A connection that is ready.
+
+use std::time::{Duration, Instant};
+
+use peername_sys::ipc::foreign_fd::ForeignFd;
+
+use super::header_peek::{Admission, AdmittedConnection};
+
+/// A connection that the program has not taken yet.
+#[derive(Debug)]
+pub(super) struct ReadyConnection {
+    pub(super) connection: ForeignFd,
+    pub(super) admission: Admission,
+    /// Whether the connection is counted: its handoff has failed.
+    pub(super) is_counted: bool,
+    /// When the listener was woken for this connection.
+    pub(super) woken: Option<Instant>,
+    /// Whether a wake-up connection was accepted while this connection was the oldest of its listener.
+    pub(super) is_wakeup_accepted: bool,
+    /// How often that was so, and no process has taken the connection.
+    pub(super) missed_wakeups: u32,
+    /// Since when the listener can't be woken, although it listens.
+    pub(super) unreachable_since: Option<Instant>,
+    /// Since when the listener answers no wake-up connection.
+    pub(super) unanswered_since: Option<Instant>,
+}
+
+impl ReadyConnection {
+    /// A connection for which the listener was not woken yet.
+    pub(super) fn new(admitted: AdmittedConnection) -> Self {
+        Self {
+            connection: admitted.connection,
+            admission: admitted.admission,
+            is_counted: false,
+            woken: None,
+            is_wakeup_accepted: false,
+            missed_wakeups: 0,
+            unreachable_since: None,
+            unanswered_since: None,
+        }
+    }
+
+    /// Whether the listener was woken a while ago, and the connection was not taken.
+    pub(super) fn is_overdue(&self, now: Instant) -> bool {
+        self.woken.is_some_and(|at| at + WAKE_AGAIN_AFTER <= now)
+    }
+}
+
+/// A program accepts a wake-up connection at once. If it has not after this time, the wake-up may have been lost.
+pub(super) const WAKE_AGAIN_AFTER: Duration = Duration::from_millis(200);
