@@ -155,9 +155,11 @@ impl Conn {
     }
 
     /// Receives until `is_enough` accepts the text, or to the end of the stream.
+    #[track_caller]
     pub(crate) fn recv_text_until(&self, is_enough: impl Fn(&str) -> bool) -> String {
-        let mut text = String::new();
+        let (mut text, begun) = (String::new(), Instant::now());
         while !is_enough(&text) {
+            assert!(begun.elapsed() < MAX_STREAM, "received for {MAX_STREAM:?}: {text}");
             match self.recv_some().as_slice() {
                 [] => break,
                 bytes => text.push_str(&String::from_utf8_lossy(bytes)),
@@ -246,3 +248,6 @@ impl Conn {
             .expect("SO_LINGER");
     }
 }
+
+/// A stream that never ends would hold up a test that waits for a text.
+const MAX_STREAM: Duration = Duration::from_secs(60);

@@ -145,7 +145,7 @@ impl HeaderWaiter {
     /// while an earlier wake-up connection is in its accept backlog, or was opened less than [`UNANSWERED_AFTER`] ago. After that
     /// another one asks whether the backlog is full still, because the kernel's retries get rarer. A program that accepts until
     /// EAGAIN takes all ready connections at one wake-up; one that accepts once per event gets a connection per
-    /// [`WAKE_AGAIN_AFTER`]. More wake-ups at once would be thousands of attempts where ports or descriptors are exhausted.
+    /// `WAKE_AGAIN_AFTER`. More wake-ups at once would be thousands of attempts where ports or descriptors are exhausted.
     pub(super) fn wake_again(&mut self) {
         let now = Instant::now();
         self.refuse_unanswered(now);
