@@ -159,7 +159,10 @@ impl Conn {
     pub(crate) fn recv_text_until(&self, is_enough: impl Fn(&str) -> bool) -> String {
         let (mut text, begun) = (String::new(), Instant::now());
         while !is_enough(&text) {
-            assert!(begun.elapsed() < MAX_STREAM, "received for {MAX_STREAM:?}: {text}");
+            assert!(
+                begun.elapsed() < MAX_STREAM,
+                "received for {MAX_STREAM:?}: {text}"
+            );
             match self.recv_some().as_slice() {
                 [] => break,
                 bytes => text.push_str(&String::from_utf8_lossy(bytes)),
