@@ -401,8 +401,8 @@ mod tests {
         let lines = LogArgs::default().lines(writer, Some(Format::Json), false);
         let subscriber = tracing_subscriber::registry().with(lines);
         tracing::subscriber::with_default(subscriber, || {
-            for number in 0..LINES {
-                tracing::info!(number, "request");
+            for _ in 0..LINES {
+                tracing::info!("request");
             }
         });
         let text = fs::read_to_string(&path).unwrap();
