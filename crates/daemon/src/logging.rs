@@ -77,8 +77,11 @@ pub enum Format {
 
 /// Restricts `--log-format` to the formats of commands that log requests: go-mmproxy's has no line for a request.
 pub fn without_go_mmproxy(log_format: Arg) -> Arg {
-    let formats = [Format::Text, Format::Json].map(|format| format.to_possible_value());
-    let names = PossibleValuesParser::new(formats.into_iter().flatten());
+    let formats = Format::value_variants()
+        .iter()
+        .filter(|format| **format != Format::GoMmproxy)
+        .filter_map(ValueEnum::to_possible_value);
+    let names = PossibleValuesParser::new(formats);
     log_format.value_parser(names.try_map(|name| Format::from_str(&name, false)))
 }
 
