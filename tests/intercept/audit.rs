@@ -214,7 +214,7 @@ fn reload_opens_the_file_of_the_log_again() {
     wait_request_lines(&log, 1);
 }
 
-/// A directory is no file, and a process may not write in a directory that has replaced the one of the start.
+/// A directory is no file. In a directory that has replaced the one of the start, the confined process may not write.
 #[test]
 fn reload_that_can_not_open_the_file_of_the_log_is_refused() {
     let lab = InterceptLab::new();
@@ -246,7 +246,7 @@ fn request_is_denied_where_the_log_can_not_be_written() {
         let message = line["message"].as_str()?;
         (line["level"] == "WARN" && message.starts_with("--log can't be written")).then_some(())
     });
-    // The lines at the end of requests, too: as many as are buffered wait for space, and further ones are lost.
+    // Lines at the end of requests wait in a buffer for space. Those beyond it are lost.
     rig.try_curl(&["http://a.test/echo?[1-300]"]);
     rig.proxy.wait_logged("lines of the log were lost");
 }

@@ -91,7 +91,7 @@ impl Fail2banRig {
     fn new(args: &[&str]) -> Self {
         let lab = Lab::new();
         lab.client.add_addresses("eth0", &["203.0.113.10/24"]);
-        // Several connections at a time.
+        // The lab gives the client a single port. It has several connections at a time here.
         lab.client
             .sysctl("net.ipv4.ip_local_port_range", "40000 49999");
         let sshd = Sshd::start_with_syslog(&lab.server);

@@ -12,7 +12,6 @@ mod record;
 mod span;
 
 use std::borrow::Cow;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -138,13 +137,9 @@ impl AuditRecord {
         self.set_decision(FinalDecision::Refused, "rule");
     }
 
-    /// Records that the tunnel is relayed unopened to this address.
-    pub(crate) fn set_tunnelled(&mut self, addr: SocketAddr, tls: Option<&'static str>) {
-        self.set_upstream(UpstreamFields {
-            addr,
-            tls,
-            reused: false,
-        });
+    /// Records that the tunnel is relayed unopened on this connection.
+    pub(crate) fn set_tunnelled(&mut self, upstream: UpstreamFields) {
+        self.set_upstream(upstream, false);
         self.time_to_response = Some(self.started.elapsed());
         // An approved tunnel has no rule in its line: only how it was approved tells why it was allowed.
         if ![TERMINAL, LEARNED].contains(&self.how) {
@@ -153,8 +148,10 @@ impl AuditRecord {
     }
 
     /// Records the connection on which the request reached the origin.
-    pub(crate) fn set_upstream(&mut self, upstream: UpstreamFields) {
-        (self.upstream, self.origin) = (Some(upstream), OriginContact::Reached);
+    pub(crate) fn set_upstream(&mut self, upstream: UpstreamFields, reused: bool) {
+        self.upstream = Some(upstream);
+        self.reused = Some(reused);
+        self.origin = OriginContact::Reached;
     }
 
     /// Records the status and the time of the response.

@@ -229,7 +229,7 @@ impl Upstream {
     ) -> Result<Sent, FailedExchange> {
         let reused = lease.is_reused();
         let info = Arc::clone(lease.info());
-        *progress.tried.lock() = Some(info.addr);
+        *progress.tried.lock() = Some(info.fields.addr);
         set_expectation(&mut request);
         if authenticates_connection(request.headers(), &header::AUTHORIZATION) {
             lease.make_private();
@@ -272,7 +272,7 @@ impl Upstream {
                         .map(Box::new),
                 };
                 return Err(FailedExchange {
-                    cause: error.at(info.addr),
+                    cause: error.at(info.fields.addr),
                     retry,
                 });
             }
@@ -282,7 +282,7 @@ impl Upstream {
         }
         if let Some(error) = framing_error(response.headers()) {
             return Err(UpstreamError::BadResponse(error.to_owned())
-                .at(info.addr)
+                .at(info.fields.addr)
                 .into());
         }
         let mut challenges = [header::WWW_AUTHENTICATE, header::PROXY_AUTHENTICATE].iter();

@@ -28,8 +28,7 @@ fn start_server_through(
     let program = compiled_server(Libc::Glibc);
     let words = [&["env", &preload], variables, through, &[&program]].concat();
     let words: Vec<&str> = words.into_iter().chain(server_args.split(' ')).collect();
-    let process =
-        Process::start_in_pid_namespace(&lab.server, "setpriv", &[&["--"], &words[..]].concat());
+    let process = Process::start_in_pid_namespace(&lab.server, words[0], &words[1..]);
     let process = process.wait_listening(&[LISTEN_V4]);
     (ServerRig::from_process(process, lab), scratch)
 }

@@ -20,7 +20,7 @@ pub(crate) struct Args {
 
 impl Args {
     /// The policy of these options, in which the peers `health_checks` may name themselves as the client. Reads the files that
-    /// the options name, by the values that `resolve` makes of them.
+    /// the options name, after `resolve` has mapped each value.
     pub(crate) fn access(
         &self,
         health_checks: &[String],

@@ -74,7 +74,7 @@ impl HeaderArgs {
         self.trust.iter().filter_map(|word| list_file(word))
     }
 
-    /// Which clients may connect. Reads the files that the options name, by the values that `resolve` makes of them.
+    /// Which clients may connect. Reads the files that the options name, after `resolve` has mapped each value.
     pub(crate) fn access(
         &self,
         resolve: fn(&str) -> String,

@@ -1,5 +1,5 @@
-//! The supervisor's end of the liveness socket, by which the process of the admin endpoint ([`crate::admin`]) asks whether the
-//! event loop runs, and each of the two processes notices that the other has exited.
+//! The end of the liveness socket of a supervisor, or of the agent. By it the process of the admin endpoint ([`crate::admin`])
+//! asks whether the event loop runs and learns of reloads, and each of the two processes notices that the other has exited.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 
 use crate::admin::{RELOAD_REFUSED, RELOADED};
 
-/// The supervisor's end.
+/// The end of a supervisor, or of the agent.
 #[derive(Debug)]
 pub(crate) struct LivenessSocket(UnixStream);
 

@@ -46,14 +46,12 @@ pub(crate) enum OriginContact {
     Reached,
 }
 
-/// The connection to the origin that a request used.
+/// A connection to the origin.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct UpstreamFields {
     pub(crate) addr: SocketAddr,
     /// The protocol version of TLS; `None` without TLS.
     pub(crate) tls: Option<&'static str>,
-    /// Whether the connection had been used before.
-    pub(crate) reused: bool,
 }
 
 /// How far a request was sent to its origin. It is shared with the task that sends, which is dropped if the client leaves.

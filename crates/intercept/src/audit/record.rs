@@ -69,7 +69,10 @@ pub(crate) struct AuditRecord {
     pub(crate) to_upstream: Arc<SendProgress>,
     /// The bytes of the response's body that were sent to the client.
     pub(crate) to_downstream: AtomicU64,
+    /// The connection on which the request reached its origin.
     pub(crate) upstream: Option<UpstreamFields>,
+    /// Whether that connection had been used before.
+    pub(crate) reused: Option<bool>,
     pub(crate) origin: OriginContact,
     /// Whether the response ended with its connection, and without close_notify: it may be truncated.
     pub(crate) lacks_close_notify: bool,
@@ -121,7 +124,7 @@ macro_rules! with_fields {
             both int bytes_to_downstream = Some($record.to_downstream.load(Relaxed));
             both display upstream = upstream.map(|upstream| upstream.addr).or(tried);
             both text upstream_tls = upstream.and_then(|upstream| upstream.tls);
-            both flag reused = upstream.map(|upstream| upstream.reused);
+            both flag reused = $record.reused;
             both flag retried = $record.to_upstream.retried.load(Relaxed).then_some(true);
             both time answer_ms = $record.time_to_response;
             line time duration_ms = Some($record.started.elapsed());
@@ -184,6 +187,7 @@ impl AuditRecord {
             to_upstream: Arc::default(),
             to_downstream: AtomicU64::new(0),
             upstream: None,
+            reused: None,
             origin: OriginContact::NotTried,
             lacks_close_notify: false,
             time_to_response: None,

@@ -19,7 +19,6 @@ use super::hop_by_hop;
 use super::in_flight::InFlightRecord;
 use super::response_body::{OriginBody, ResponseBody, StallLimits};
 use super::websocket::{Handshake, Switched};
-use crate::audit::UpstreamFields;
 use crate::authz::authorize::{Authorizer, BodyInfo, Denied};
 use crate::authz::{Allowed, CheckedBody, HeaderMutations, Prepared};
 use crate::request::buffered_body::{BodyPrefix, BufferedBody};
@@ -243,11 +242,7 @@ impl Exchange<'_> {
             info,
             reused,
         } = sent;
-        record.set_upstream(UpstreamFields {
-            addr: info.addr,
-            tls: info.tls,
-            reused,
-        });
+        record.set_upstream(info.fields, reused);
         let has_length = [CONTENT_LENGTH, TRANSFER_ENCODING]
             .iter()
             .any(|name| response.headers().contains_key(name));

@@ -158,14 +158,13 @@ impl<T: AsyncWrite + Unpin, F: Fn(FramingError) + Unpin> AsyncWrite for Http2Str
             None => ready!(Pin::new(&mut this.io).poll_write_vectored(cx, parts))?,
             Some(Reset { at: 0, stream }) => {
                 // HTTP_1_1_REQUIRED makes the client repeat a request, which must not have been forwarded.
-                let code = if this.received.has_body(stream) {
-                    PROTOCOL_ERROR
-                } else {
-                    HTTP_1_1_REQUIRED
+                let (code, reason) = match this.received.may_have_body(stream) {
+                    true => (PROTOCOL_ERROR, MALFORMED),
+                    false => (HTTP_1_1_REQUIRED, REPEATED),
                 };
                 let written = ready!(Pin::new(&mut this.io).poll_write(cx, &[code]))?;
                 if written == 1 {
-                    (this.on_refusal)(MALFORMED.into());
+                    (this.on_refusal)(reason.into());
                 }
                 written
             }
@@ -190,7 +189,9 @@ impl<T: AsyncWrite + Unpin, F: Fn(FramingError) + Unpin> AsyncWrite for Http2Str
 }
 
 /// The reason, for the log, of the reset of a request that h2 finds malformed.
-const MALFORMED: &str = "a request that is not valid in HTTP/2, such as one with a raw quote in its path: the client is \
+const MALFORMED: &str = "a request that is not valid in HTTP/2, or whose body is not";
+/// The reason if the client is to repeat it.
+const REPEATED: &str = "a request that is not valid in HTTP/2, such as one with a raw quote in its path: the client is \
     asked to send it over HTTP/1.1";
 // Error codes (RFC 9113, section 7).
 const PROTOCOL_ERROR: u8 = 1;

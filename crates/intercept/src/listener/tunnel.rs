@@ -226,7 +226,7 @@ impl Tunnel {
         // No certificate is verified here, so the proxy resolves a name itself and ignores the client's address for it.
         match state.upstream.open_tunnel(&allowed).await {
             Ok(OpenTunnel { socket, info }) => {
-                self.record.set_tunnelled(info.addr, info.tls);
+                self.record.set_tunnelled(info.fields);
                 let idle_timeout = state.config.tunnel_timeout;
                 relay_bytes(stream, socket, idle_timeout, &mut self.record).await;
                 // The connection has counted against the connection cap until now.

@@ -72,8 +72,8 @@ impl Metrics {
         if let Some(code) = record.code {
             self.refused.get_or_create(&[("code", code)]).inc();
         }
-        if let Some(upstream) = record.upstream {
-            let connection = if upstream.reused { "reused" } else { "new" };
+        if let Some(reused) = record.reused {
+            let connection = if reused { "reused" } else { "new" };
             self.upstream_requests
                 .get_or_create(&[("connection", connection)])
                 .inc();

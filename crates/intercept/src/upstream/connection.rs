@@ -3,7 +3,6 @@
 pub(super) mod origin_socket;
 
 use std::future::poll_fn;
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
@@ -21,6 +20,7 @@ use tokio_rustls::client::TlsStream;
 use super::connection_permit::ConnectionPermit;
 use super::error::UpstreamError;
 use super::request_body::RequestBody;
+use crate::audit::UpstreamFields;
 use crate::stream::corked::CorkedStream;
 use origin_socket::OriginSocket;
 
@@ -40,9 +40,7 @@ pub(super) enum Sender {
 /// The properties of a connection.
 #[derive(Debug)]
 pub(crate) struct ConnectionInfo {
-    pub(crate) addr: SocketAddr,
-    /// The protocol version of TLS; `None` without TLS.
-    pub(crate) tls: Option<&'static str>,
+    pub(crate) fields: UpstreamFields,
     pub(crate) opened: Instant,
     /// Whether requests have to be in absolute form, because an upstream proxy is at the other end.
     pub(crate) absolute_form: bool,
@@ -54,14 +52,12 @@ pub(crate) struct ConnectionInfo {
 
 impl ConnectionInfo {
     pub(super) fn new(
-        addr: SocketAddr,
-        tls: Option<&'static str>,
+        fields: UpstreamFields,
         absolute_form: bool,
         permit: Arc<ConnectionPermit>,
     ) -> Arc<Self> {
         Arc::new(Self {
-            addr,
-            tls,
+            fields,
             opened: Instant::now(),
             absolute_form,
             lacks_close_notify: Arc::default(),

@@ -28,7 +28,7 @@ use super::resolver::Resolver;
 use super::trust::OriginTls;
 use super::trust::tls_diagnosis::{self, Incompatibility};
 use super::upstream_proxy::UpstreamProxy;
-use crate::audit::tls_version;
+use crate::audit::{UpstreamFields, tls_version};
 use crate::authz::{Allowed, AllowedTunnel};
 use crate::host::{HostPort, LOOPBACK};
 use crate::policy::destination::Requested;
@@ -216,13 +216,14 @@ impl Dialer {
         let socket = OriginSocket::new(socket, Arc::clone(&permit));
         if !key.tls {
             let absolute_form = self.config.proxy.is_some();
-            let info = ConnectionInfo::new(addr, None, absolute_form, permit);
+            let fields = UpstreamFields { addr, tls: None };
+            let info = ConnectionInfo::new(fields, absolute_form, permit);
             return Connection::handshake_http1(socket, info).await;
         }
         let stream = self.tls_handshake(key, socket).await?;
         let (_, session) = stream.get_ref();
-        let version = session.protocol_version().map(tls_version);
-        let info = ConnectionInfo::new(addr, version, false, permit);
+        let tls = session.protocol_version().map(tls_version);
+        let info = ConnectionInfo::new(UpstreamFields { addr, tls }, false, permit);
         match session.alpn_protocol() {
             Some(b"h2") => Connection::handshake_http2(stream, info).await,
             _ => {
@@ -273,7 +274,7 @@ impl Dialer {
         announce_client(&mut socket, addr, &key)
             .await
             .map_err(|error| error.at(addr))?;
-        let info = ConnectionInfo::new(addr, None, false, permit);
+        let info = ConnectionInfo::new(UpstreamFields { addr, tls: None }, false, permit);
         Ok(OpenTunnel { socket, info })
     }
 

@@ -27,7 +27,7 @@ pub(super) struct PoolKey {
     pub(super) http2: bool,
     /// The original destination of a redirected connection, which the client chose.
     pub(super) original_dst: Option<IpAddr>,
-    /// Whether the rule that allows the requests names the port, which it may have opened.
+    /// Whether the rule that allows the requests names the port. Such a rule permits ports that other requests may not use.
     pub(super) is_port_named: bool,
     /// The client that the PROXY header names, if one is sent. Two clients then never share a connection.
     pub(super) announced_client: Option<SocketAddr>,
@@ -127,7 +127,7 @@ impl IdlePool {
         self.0.lock().by_age.len()
     }
 
-    /// Evicts the connection that was idle longest, and closes it at once: its descriptor is needed. Returns `false` if there is
+    /// Evicts the connection that was idle longest, and closes it without waiting for its end: its descriptor is needed. Returns `false` if there is
     /// none.
     pub(super) fn evict_oldest(&self) -> bool {
         let oldest = self.0.lock().remove_oldest();
@@ -200,6 +200,7 @@ mod tests {
     use hyper_util::rt::TokioIo;
 
     use super::*;
+    use crate::audit::UpstreamFields;
     use crate::upstream::connection::{ConnectionInfo, Sender};
     use crate::upstream::connection_cap::ConnectionCap;
     use crate::upstream::request_body::RequestBody;
@@ -217,7 +218,11 @@ mod tests {
         tokio::spawn(driver);
         sender.ready().await.unwrap();
         let to = HostPort::parse("a.test:80").unwrap();
-        let info = ConnectionInfo::new(([192, 0, 2, 9], 80).into(), None, false, permit);
+        let fields = UpstreamFields {
+            addr: ([192, 0, 2, 9], 80).into(),
+            tls: None,
+        };
+        let info = ConnectionInfo::new(fields, false, permit);
         let key = PoolKey {
             dialer: 0,
             generation: 0,

@@ -65,7 +65,7 @@ impl Collector for ProcessCollector {
             "Upgrades that failed, after which this process went on",
             state.upgrades_refused,
         )?;
-        // `exec` accepts no connections itself, and has no lists of clients.
+        // `exec` accepts no connections itself, and reports lists that can't be read in its log.
         let Some(limit) = &self.limit else {
             return Ok(());
         };
@@ -84,7 +84,7 @@ impl Collector for ProcessCollector {
         gauge(
             &mut encoder,
             "peername_accept_paused",
-            "1 while as many connections are open, so that further ones wait in the accept backlog",
+            "1 while peername_connections_limit connections are open, so that further ones wait in the accept backlog",
             u64::from(limit.is_reached()),
         )
     }

@@ -52,6 +52,8 @@ async fn forward(socket: TokioSocket, sender: mpsc::Sender<NftRemoval>, prefix: 
         let removal = match socket.recv_from_full().await {
             Ok((datagram, _)) => read_datagram(&datagram, prefix, &mut has_removal),
             Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
+                // The end of the transaction may be lost, too.
+                has_removal = false;
                 Some(NftRemoval::default())
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => None,

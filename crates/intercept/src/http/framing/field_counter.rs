@@ -5,6 +5,8 @@
 //! 80 times what the client sends, and a connection may have 128 such lists. So fields are counted on their way to h2, without
 //! decoding them (RFC 7541, section 6), and a connection with a list that no client needs is closed before the list is decoded.
 
+use std::collections::BTreeSet;
+
 use super::error::FramingError;
 use super::frame_header::{CONTINUATION, DATA, FrameHeader, FrameHeaderReader, HEADERS};
 
@@ -20,8 +22,10 @@ pub(crate) struct FieldCounter {
     fields: usize,
     /// The last stream that was opened.
     last_stream: u32,
-    /// The last stream on which frames have followed the request's head.
-    last_with_body: u32,
+    /// Streams on which frames have followed the request's head, [`MAX_BODIES`] at most.
+    with_body: BTreeSet<u32>,
+    /// The last stream that is not in `with_body` any more. Up to it, every stream counts as one with a body.
+    forgotten: u32,
 }
 
 /// The rest of a frame's payload, in this order.
@@ -93,10 +97,21 @@ impl FieldCounter {
         Ok(())
     }
 
-    /// Whether frames have followed the head of this stream's request, which may then have been forwarded. Only the last such
-    /// stream is remembered.
-    pub(crate) fn has_body(&self, stream: u32) -> bool {
-        self.last_with_body == stream
+    /// Whether frames may have followed the head of this stream's request, which may then have been forwarded.
+    pub(crate) fn may_have_body(&self, stream: u32) -> bool {
+        stream <= self.forgotten || self.with_body.contains(&stream)
+    }
+
+    fn note_body(&mut self, stream: u32) {
+        if stream <= self.forgotten {
+            return;
+        }
+        self.with_body.insert(stream);
+        if self.with_body.len() > MAX_BODIES
+            && let Some(first) = self.with_body.pop_first()
+        {
+            self.forgotten = first;
+        }
     }
 
     fn take_padding_length(&mut self, bytes: &mut &[u8]) {
@@ -123,7 +138,7 @@ impl FieldCounter {
         };
         match header.kind {
             HEADERS if header.stream > self.last_stream => self.last_stream = header.stream,
-            HEADERS | DATA => self.last_with_body = header.stream,
+            HEADERS | DATA => self.note_body(header.stream),
             _ => {}
         }
         self.frame = Frame::new(header);
@@ -252,6 +267,9 @@ const END_HEADERS: u8 = 0x4;
 const PADDED: u8 = 0x8;
 const PRIORITY: u8 = 0x20;
 
+/// As many streams as a client may have open at once.
+const MAX_BODIES: usize = 128;
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -274,6 +292,21 @@ mod tests {
             assert_eq!(read_in(size), whole, "by {size}");
         }
         whole
+    }
+
+    /// A stream that is not known any more counts as one with a body: its request must not be repeated.
+    #[test]
+    fn streams_with_a_body_are_remembered() {
+        let mut counter = FieldCounter::default();
+        for stream in (1..).step_by(2).take(MAX_BODIES) {
+            counter.note_body(stream);
+        }
+        assert!(counter.may_have_body(1));
+        assert!(!counter.may_have_body(301));
+        counter.note_body(303);
+        assert!(counter.may_have_body(1));
+        assert!(counter.may_have_body(3));
+        assert!(!counter.may_have_body(301));
     }
 
     #[test]
