@@ -214,8 +214,10 @@ impl RunningAdmin {
 
     /// Closes the sockets that the process that takes over has adopted, and leaves their paths and clients to that process.
     pub fn leave(&mut self, adopted: &[SocketInfo]) {
-        let is_adopted = |socket: &mut ServedSocket| adopted.contains(&socket.info);
-        for socket in self.sockets.extract_if(.., is_adopted) {
+        for socket in self
+            .sockets
+            .extract_if(.., |socket| adopted.contains(&socket.info))
+        {
             socket.handle.give_up_path_ownership();
             socket.listener.leave();
         }

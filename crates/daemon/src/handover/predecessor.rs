@@ -170,21 +170,19 @@ impl Predecessor {
     /// Refuses to make a transparent TCP listener on this address an ordinary one, or the reverse: the previous process has the
     /// same socket, and may go on.
     fn check_transparent(&self, wanted: SocketAddr, is_transparent: bool) -> anyhow::Result<()> {
-        let changes = |info: &SocketInfo| match *info {
-            SocketInfo::Tcp { addr, transparent } => {
-                addr == wanted && transparent != is_transparent
-            }
-            _ => false,
-        };
+        let is_reversed = self.received.contains(&SocketInfo::Tcp {
+            addr: wanted,
+            transparent: !is_transparent,
+        });
         // A service manager may have set the option (`Transparent=`), so it may be set without being wanted.
-        let would_be_set = |given: &InheritedSocket| {
-            is_transparent
-                && given.is_stream
-                && given.addr == wanted
-                && !transparent::is_transparent(given).is_ok_and(|is_set| is_set)
-        };
+        let would_be_set = is_transparent
+            && self.given.iter().any(|given| {
+                given.is_stream
+                    && given.addr == wanted
+                    && !transparent::is_transparent(given).is_ok_and(|is_set| is_set)
+            });
         ensure!(
-            !self.received.iter().any(changes) && !self.given.iter().any(would_be_set),
+            !is_reversed && !would_be_set,
             "whether {wanted} accepts what TPROXY rules redirect can't change without a restart"
         );
         Ok(())

@@ -133,16 +133,19 @@ fn launcher(given: &Given<Args>) -> anyhow::Result<Launcher> {
         Mode::Notify => None,
         _ => Some(Library::Accept.find()?),
     };
-    let options = words_with_absolute_paths(given, &UNIT_IDS).into_iter();
-    let as_utf8 = |word: OsString| {
-        word.into_string()
-            .map_err(|word| anyhow!("{}: not UTF-8", word.display()))
-    };
     Ok(Launcher {
         binary: env::current_exe().context("/proc/self/exe")?,
         library,
-        options: options.map(as_utf8).collect::<Result<_, _>>()?,
+        options: words_with_absolute_paths(given, &UNIT_IDS)
+            .into_iter()
+            .map(utf8_text)
+            .collect::<Result<_, _>>()?,
     })
+}
+
+fn utf8_text(word: OsString) -> anyhow::Result<String> {
+    word.into_string()
+        .map_err(|word| anyhow!("{}: not UTF-8", word.display()))
 }
 
 /// Writes the drop-in in one step, because half of a drop-in could clear the unit's command. Refuses to replace a file that

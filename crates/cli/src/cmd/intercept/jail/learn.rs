@@ -145,8 +145,8 @@ impl OpenedList {
             names_port,
             opens_refused,
         } = self.list.network.needed_rule(to);
-        let allows = |rule: &Rule| rule.allows_tunnel(to) && (!names_port || rule.names_port());
-        if file.lines.iter().any(|line| allows(&line.rule)) {
+        let mut rules = file.lines.iter().map(|line| &line.rule);
+        if rules.any(|rule| rule.allows_tunnel(to) && (!names_port || rule.names_port())) {
             return Ok(());
         }
         let comment = format!("{NOT_PUBLIC}{text}");

@@ -194,10 +194,11 @@ impl AllowTcp {
             Self::Destination(destination) => Ok(vec![destination.clone()]),
             Self::File(path) => read_destinations(path),
         };
-        let is_listed = |listed: &TunnelledDestination| {
-            listed.names_one_host() || listed.ports().all(|port| opened.contains(&port))
-        };
-        destinations.is_ok_and(|all| all.iter().all(is_listed))
+        destinations.is_ok_and(|all| {
+            all.iter().all(|listed| {
+                listed.names_one_host() || listed.ports().all(|port| opened.contains(&port))
+            })
+        })
     }
 }
 
