@@ -16,6 +16,7 @@ mod doctor;
 mod forwarding;
 mod http;
 mod listener;
+mod log_file;
 mod opentelemetry;
 mod stalls;
 mod tls;

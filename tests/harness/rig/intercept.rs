@@ -8,7 +8,9 @@ use serde_json::Value;
 
 use crate::harness::addr::v4;
 use crate::harness::conn::Conn;
-use crate::harness::lab::{Lab, Process, Scratch, assert_succeeds, wait_for, with_files};
+use crate::harness::lab::{
+    Lab, Process, Scratch, assert_succeeds, json_lines, wait_for, with_files,
+};
 use crate::harness::peername::{BINARY, Peername, words};
 
 /// A check service answers within this time on a busy machine, too.
@@ -37,6 +39,15 @@ pub(crate) struct InterceptLab {
 /// Receives a response until its head is complete.
 pub(crate) fn recv_head(conn: &Conn) -> String {
     conn.recv_text_until(|text| text.contains("\r\n\r\n"))
+}
+
+/// Waits until the file has so many lines of requests, and returns them.
+pub(crate) fn wait_request_lines(path: &str, count: usize) -> Vec<Value> {
+    wait_for("audit lines in the file", || {
+        let mut lines = json_lines(&fs::read_to_string(path).ok()?);
+        lines.retain(|line| line["message"] == "request");
+        (lines.len() == count).then_some(lines)
+    })
 }
 
 impl InterceptRig {
