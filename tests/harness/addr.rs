@@ -47,6 +47,11 @@ fn fresh_port() -> u16 {
     10_000 + NEXT.fetch_add(1, Ordering::Relaxed) % 22_000
 }
 
+/// A port at the server's address.
+pub(crate) const fn server_v4(port: u16) -> SocketAddr {
+    v4([10, 81, 0, 1], port)
+}
+
 pub(crate) const fn v4(ip: [u8; 4], port: u16) -> SocketAddr {
     let [a, b, c, d] = ip;
     SocketAddr::new(IpAddr::V4(Ipv4Addr::new(a, b, c, d)), port)

@@ -26,6 +26,18 @@ pub(crate) fn wait_answer(host: &Host, path: &str, answer: &str) {
     });
 }
 
+/// The number of connections that the process may have now.
+#[track_caller]
+pub(crate) fn read_limit(host: &Host) -> usize {
+    let metrics = get(host, &[], "/metrics");
+    let limit = metrics
+        .lines()
+        .find_map(|line| line.strip_prefix("peername_connections_limit "));
+    limit
+        .and_then(|limit| limit.parse().ok())
+        .expect("the limit")
+}
+
 /// Requests a listing (JSON lines), and returns its objects.
 #[track_caller]
 pub(crate) fn list(host: &Host, args: &[&str], path: &str) -> Vec<Value> {

@@ -167,8 +167,8 @@ impl OpenedListeners {
             wanted_tcp,
         };
         let mut existing_udp = split_existing(existing, plans, Transport::Udp);
-        // Those that this process takes over. The previous process drains the others, and would receive datagrams of clients of an
-        // overlapping listener.
+        // Sockets that this process takes over are no conflict. Those that the previous process drains are: it would receive
+        // datagrams of clients of an overlapping listener.
         let previous_udp = inherited.previous_udp.keys();
         let taken = previous_udp.filter(|addr| plans.iter().any(|plan| plan.udp.contains(addr)));
         existing_udp.closing.extend(taken);

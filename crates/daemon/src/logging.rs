@@ -207,17 +207,10 @@ fn queue<W: Write + Send + 'static>(
         writer,
         unwritten: Arc::clone(&unwritten),
     });
-    let missing = MissingLines {
-        dropped: Some(writer.error_counter()),
-        unwritten,
-        waiting,
-        reported: Arc::default(),
-    };
-    tokio::spawn(missing.clone().report());
     let guard = LogGuard {
         queue: Some(guard),
         audit: None,
-        missing,
+        missing: MissingLines::begin(Some(writer.error_counter()), unwritten, waiting),
     };
     (writer, guard)
 }
@@ -230,17 +223,10 @@ fn write_at_once(file: LogFile) -> (impl LineWriter, LogGuard) {
         writer: KeptLines::new(file, Arc::clone(&waiting)),
         unwritten: Arc::clone(&unwritten),
     })));
-    let missing = MissingLines {
-        dropped: None,
-        unwritten,
-        waiting,
-        reported: Arc::default(),
-    };
-    tokio::spawn(missing.clone().report());
     let guard = LogGuard {
         queue: None,
         audit: Some(writer.clone()),
-        missing,
+        missing: MissingLines::begin(None, unwritten, waiting),
     };
     (move || writer.clone(), guard)
 }
@@ -264,7 +250,7 @@ impl Write for AuditWriter {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let mut writer = self.lock();
         let _ = writer.write_all(line);
-        writer.flush()?;
+        let _ = writer.flush();
         Ok(line.len())
     }
 
@@ -353,6 +339,22 @@ struct MissingLines {
 }
 
 impl MissingLines {
+    /// Starts a task that reports missing lines.
+    fn begin(
+        dropped: Option<ErrorCounter>,
+        unwritten: Arc<AtomicUsize>,
+        waiting: Arc<AtomicUsize>,
+    ) -> Self {
+        let missing = Self {
+            dropped,
+            unwritten,
+            waiting,
+            reported: Arc::default(),
+        };
+        tokio::spawn(missing.clone().report());
+        missing
+    }
+
     fn lost(&self) -> usize {
         let dropped = self.dropped.as_ref().map_or(0, ErrorCounter::dropped_lines);
         dropped + self.unwritten.load(Relaxed)

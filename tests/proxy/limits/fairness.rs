@@ -1,10 +1,9 @@
 //! Fairness: a peer or client that takes all connections it can get leaves some for the others.
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use crate::harness::addr::{LISTEN_V4, TARGET_V4, fresh_client_v4, v4};
+use crate::harness::addr::{LISTEN_V4, TARGET_V4, fresh_client_v4, server_v4};
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
 use crate::harness::lab::{Lab, Scratch, wait_until};
@@ -59,7 +58,7 @@ fn forward_leaves_connections_for_other_clients_after_a_reload() {
     let table = |listen, more| {
         format!("[[forward]]\nlisten = [\"{listen}\"]\nto = \"{TARGET_V4}\"\n{more}")
     };
-    let udp = [table(udp_at(8101), "protocol = \"udp\"\n")];
+    let udp = [table(server_v4(8101), "protocol = \"udp\"\n")];
     let rig = ReloadedRig::new("forward", table(LISTEN_V4, ""), &udp);
     let _greedy = rig.open_all();
     let _served = rig.process.accept_until_full(&rig.backend);
@@ -75,7 +74,7 @@ fn silent_peer_does_not_delay_the_others_after_reloads() {
             "[[listen]]\nlisten = [\"{listen}\"]\ntarget = \"{TARGET_V4}\"\ntrust = [\"10.81.0.0/24\"]\n{more}"
         )
     };
-    let udp = [8101, 8102, 8103].map(|port| table(udp_at(port), "protocol = \"udp\"\n"));
+    let udp = [8101, 8102, 8103].map(|port| table(server_v4(port), "protocol = \"udp\"\n"));
     let tcp = table(LISTEN_V4, "header-timeout = \"60s\"\n");
     let rig = ReloadedRig::new("proxy", tcp, &udp);
     let _silent = rig.open_all();
@@ -130,10 +129,6 @@ impl ReloadedRig {
     }
 }
 
-const fn udp_at(port: u16) -> SocketAddr {
-    v4([10, 81, 0, 1], port)
-}
-
 /// `--idle-timeout` ends a connection of `forward` on which no byte moves in either direction, even after its client's FIN.
 #[test]
 fn forward_ends_idle_connections() {
@@ -162,7 +157,7 @@ fn forward_ends_idle_connections() {
 fn busy_listener_does_not_starve_the_others() {
     let lab = Lab::new();
     let backend = Backend::listen(&lab.server, TARGET_V4);
-    let other = v4([10, 81, 0, 1], 8444);
+    let other = server_v4(8444);
     let args = words(
         "proxy --listen=10.81.0.1:8443 --listen=10.81.0.1:8444 --target-v4=127.0.0.1:9000 \
          --trust=10.81.0.0/24 --workers=1",

@@ -1,7 +1,7 @@
 //! A backend that is down and the connection limit are visible: metrics, `peername top` and the page.
 
 use crate::harness::addr::{LISTEN_V4, TARGET_V4, fresh_client_v4};
-use crate::harness::admin::{ADMIN, get, wait_metric};
+use crate::harness::admin::{ADMIN, get, read_limit, wait_metric};
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
 use crate::harness::lab::{Lab, assert_contains, assert_succeeds, wait_until};
@@ -59,18 +59,13 @@ fn backend_that_is_down_is_reported_until_it_accepts_again() {
 fn connection_limit_is_reported_before_and_when_it_is_reached() {
     let rig = ProxyRig::start_through(&["prlimit", "--nofile=128:128"], &[ADMIN]);
     let host = &rig.lab.server;
-    let scrape = get(host, &[], "/metrics");
-    let limit = scrape
-        .lines()
-        .find_map(|line| line.strip_prefix("peername_connections_limit "))
-        .expect("a limit")
-        .to_owned();
+    let limit = read_limit(host);
     wait_metric(host, &[], "peername_accept_paused 0");
     assert!(top(&rig.lab).contains(&format!("open 0 of {limit}, ")));
     let open = |_| rig.connect_and_send(&header_for(fresh_client_v4()));
     let downs: Vec<Conn> = (0..30).map(open).collect();
     let ups = rig.proxy.accept_until_full(&rig.backend_v4);
-    assert_eq!(ups.len().to_string(), limit);
+    assert_eq!(ups.len(), limit);
     wait_metric(host, &[], "peername_accept_paused 1");
     let paused = format!("open {limit} of {limit}, ");
     wait_until("the limit in `top`", || {

@@ -5,12 +5,13 @@ use std::thread;
 use std::time::Duration;
 
 use super::{PRIVILEGED, ReloadRig, table};
-use crate::harness::addr::{BALANCER_V4, LISTEN_V4, TARGET_V4, fresh_client_v4, v4};
-use crate::harness::admin::{self, ADMIN};
+use crate::harness::addr::{BALANCER_V4, LISTEN_V4, TARGET_V4, fresh_client_v4, server_v4, v4};
+use crate::harness::admin::{self, ADMIN, read_limit};
 use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes;
 use crate::harness::lab::{wait_for, wait_until};
 use crate::harness::rig::proxy::front_of;
+use crate::harness::rig::udp::datagram_header_for;
 
 /// A reload adds and removes UDP listeners as a whole. Sessions of listeners that stay go on, but datagrams of a peer that is
 /// no longer trusted are dropped.
@@ -65,7 +66,7 @@ fn reload_changes_udp_listeners_and_trust() {
 /// datagrams.
 #[test]
 fn added_listener_does_not_take_over_sessions_of_a_removed_one() {
-    let udp = |port| table(udp_at(port), &["10.81.0.0/24"]) + "protocol = \"udp\"\n";
+    let udp = |port| table(server_v4(port), &["10.81.0.0/24"]) + "protocol = \"udp\"\n";
     let without_udp = table(LISTEN_V4, &["10.81.0.0/24"]);
     let rig = ReloadRig::new(&(without_udp.clone() + &udp(8101)));
     let backend = DatagramSocket::bind(&rig.lab.server, TARGET_V4);
@@ -73,7 +74,7 @@ fn added_listener_does_not_take_over_sessions_of_a_removed_one() {
     let client = fresh_client_v4();
     let send = |text: &[u8]| {
         let header = header_bytes::v2_udp(client, front_of(client));
-        balancer.send(udp_at(8101), &[&header, text]);
+        balancer.send(server_v4(8101), &[&header, text]);
     };
     send(b"before");
     backend.expect_datagram(b"before", client);
@@ -95,20 +96,20 @@ fn added_listener_does_not_take_over_sessions_of_a_removed_one() {
 fn open_udp_sessions_outlive_their_listener() {
     let without_udp = table(LISTEN_V4, &["10.81.0.0/24"]);
     let with_udp =
-        without_udp.clone() + &table(udp_at(8101), &["10.81.0.0/24"]) + "protocol = \"udp\"\n";
+        without_udp.clone() + &table(server_v4(8101), &["10.81.0.0/24"]) + "protocol = \"udp\"\n";
     let rig = ReloadRig::new(&with_udp);
     let backend = DatagramSocket::bind(&rig.lab.server, TARGET_V4);
     let balancer = DatagramSocket::bind(&rig.lab.balancer, SocketAddr::new(BALANCER_V4, 0));
     let send = |client, text: &[u8]| {
         let header = header_bytes::v2_udp(client, front_of(client));
-        balancer.send(udp_at(8101), &[&header, text]);
+        balancer.send(server_v4(8101), &[&header, text]);
     };
     let client = fresh_client_v4();
     let assert_answered = |text: &[u8]| {
         send(client, text);
         backend.expect_datagram(text, client);
         backend.send(client, &[b"!"]);
-        balancer.expect_datagram(b"!", udp_at(8101));
+        balancer.expect_datagram(b"!", server_v4(8101));
     };
     assert_answered(b"1");
     rig.reload(&without_udp, "\"reloaded\"");
@@ -120,7 +121,7 @@ fn open_udp_sessions_outlive_their_listener() {
     backend.assert_silent();
     assert_answered(b"2");
     rig.reload(&with_udp, "still drains its sessions");
-    let bind = || UdpSocket::bind(udp_at(8101)).ok();
+    let bind = || UdpSocket::bind(server_v4(8101)).ok();
     wait_for("the port is free", || rig.lab.server.enter(bind));
     rig.reload(&with_udp, "\"reloaded\"");
     assert_answered(b"3");
@@ -131,34 +132,33 @@ fn open_udp_sessions_outlive_their_listener() {
 fn removed_udp_listener_keeps_descriptors_for_active_sessions_only() {
     let without_udp = table(LISTEN_V4, &["10.81.0.0/24"]);
     let with_udp =
-        without_udp.clone() + &table(udp_at(8101), &["10.81.0.0/24"]) + "protocol = \"udp\"\n";
+        without_udp.clone() + &table(server_v4(8101), &["10.81.0.0/24"]) + "protocol = \"udp\"\n";
     let few_descriptors = ["prlimit", "--nofile=512:512"];
     let rig = ReloadRig::start_through(&few_descriptors, &with_udp, &["--workers=1", ADMIN]);
     let backend = DatagramSocket::bind(&rig.lab.server, TARGET_V4);
     let balancer = DatagramSocket::bind(&rig.lab.balancer, SocketAddr::new(BALANCER_V4, 0));
     let assert_answered = |client| {
-        let header = header_bytes::v2_udp(client, front_of(client));
-        balancer.send(udp_at(8101), &[&header, b"?"]);
-        backend.expect_datagram(b"?", client);
-        backend.send(client, &[b"!"]);
-        balancer.expect_datagram(b"!", udp_at(8101));
+        let header = datagram_header_for(client);
+        balancer.round_trip(server_v4(8101), &header, &backend, client);
     };
     let (idle, active) = (fresh_client_v4(), fresh_client_v4());
     assert_answered(idle);
     assert_answered(active);
-    let before = read_limit(&rig);
+    let before = read_limit(&rig.lab.server);
     rig.reload(&without_udp, "\"reloaded\"");
     let mut listed = 2;
     wait_until("the idle session has ended", || {
         assert_answered(active);
-        assert_eq!(read_limit(&rig), before);
+        assert_eq!(read_limit(&rig.lab.server), before);
         assert_answered(active);
         listed = admin::list(&rig.lab.server, &[], "/sessions").len();
         listed < 2
     });
     assert_eq!(listed, 1);
     assert_answered(active);
-    wait_until("the descriptors are released", || read_limit(&rig) > before);
+    wait_until("the descriptors are released", || {
+        read_limit(&rig.lab.server) > before
+    });
 }
 
 /// Otherwise one client could keep the descriptors of a removed listener from connections for ever.
@@ -166,34 +166,22 @@ fn removed_udp_listener_keeps_descriptors_for_active_sessions_only() {
 fn active_session_of_a_removed_listener_ends_after_the_drain_time() {
     let without_udp = table(LISTEN_V4, &["10.81.0.0/24"]);
     let with_udp =
-        without_udp.clone() + &table(udp_at(8101), &["10.81.0.0/24"]) + "protocol = \"udp\"\n";
+        without_udp.clone() + &table(server_v4(8101), &["10.81.0.0/24"]) + "protocol = \"udp\"\n";
     let rig = ReloadRig::start_through(&[], &with_udp, &["--workers=1", "--drain=3s", ADMIN]);
     let backend = DatagramSocket::bind(&rig.lab.server, TARGET_V4);
     let balancer = DatagramSocket::bind(&rig.lab.balancer, SocketAddr::new(BALANCER_V4, 0));
     let client = fresh_client_v4();
     let header = header_bytes::v2_udp(client, front_of(client));
-    let send = || balancer.send(udp_at(8101), &[&header, b"?"]);
+    let send = || balancer.send(server_v4(8101), &[&header, b"?"]);
     send();
     backend.expect_datagram(b"?", client);
-    let before = read_limit(&rig);
+    let before = read_limit(&rig.lab.server);
     rig.reload(&without_udp, "\"reloaded\"");
     wait_until("the session has ended", || {
         send();
         admin::list(&rig.lab.server, &[], "/sessions").is_empty()
     });
-    wait_until("the descriptors are released", || read_limit(&rig) > before);
-}
-
-/// The number of connections that the proxy may have now.
-fn read_limit(rig: &ReloadRig) -> usize {
-    let metrics = admin::get(&rig.lab.server, &[], "/metrics");
-    let mut lines = metrics.lines();
-    let limit = lines.find_map(|line| line.strip_prefix("peername_connections_limit "));
-    limit
-        .and_then(|limit| limit.parse().ok())
-        .expect("the limit")
-}
-
-const fn udp_at(port: u16) -> SocketAddr {
-    v4([10, 81, 0, 1], port)
+    wait_until("the descriptors are released", || {
+        read_limit(&rig.lab.server) > before
+    });
 }

@@ -1,6 +1,7 @@
 //! The admin endpoint during an upgrade and after it.
 
 use std::fs;
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -11,14 +12,14 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use super::quiet_args;
-use crate::harness::addr::{LISTEN_V4, TARGET_V4, fresh_client_v4, v4};
+use crate::harness::addr::{LISTEN_V4, TARGET_V4, v4};
 use crate::harness::admin::{get, wait_listed};
 use crate::harness::backend::Backend;
 use crate::harness::conn::{Conn, End};
 use crate::harness::lab::{Lab, Scratch, assert_contains, wait_until};
 use crate::harness::peername::PROXY_ARGS;
 use crate::harness::rig::load::SetOnDrop;
-use crate::harness::rig::proxy::header_for;
+use crate::harness::rig::proxy::connect_fresh_client;
 use crate::harness::rig::upgrade::{Binary, UpgradeRig};
 
 /// The new process reports the upgrade, and keeps the log level and the maintenance that were set over the admin endpoint.
@@ -37,10 +38,7 @@ fn new_process_reports_the_upgrade_and_keeps_log_level_and_maintenance() {
         serde_json::from_str(json).expect("JSON")
     };
     assert_eq!(status()["last_upgrade"], Value::Null);
-    let put = |path, value| {
-        let args = [&by_path[..], &["-X", "PUT", "-d", value]].concat();
-        get(&lab.server, &args, path)
-    };
+    let put = |path, value| put(&lab, &by_path, path, value);
     assert_eq!(put("/log-level", "debug"), "debug\n200");
     assert_eq!(put("/readyz", "maintenance"), "maintenance\n200");
     let old = rig.serving_inside();
@@ -70,10 +68,7 @@ fn new_process_keeps_log_level_and_maintenance_that_were_set_during_the_upgrade(
     let args = [&quiet_args()[..], &[&socket]].concat();
     let rig = UpgradeRig::start(&lab.server, &args);
     let by_path = ["--unix-socket", &path];
-    let put = |path, value| {
-        let args = [&by_path[..], &["-X", "PUT", "-d", value]].concat();
-        get(&lab.server, &args, path)
-    };
+    let put = |path, value| put(&lab, &by_path, path, value);
     assert_eq!(put("/log-level", "debug"), "debug\n200");
     rig.install(&lab.server, Binary::Waits);
     rig.signal(Signal::USR2);
@@ -176,15 +171,25 @@ fn while_connecting(connect: impl Fn() + Sync, work: impl FnOnce()) {
 fn replaced_process_leaves_kept_alive_admin_connections() {
     let lab = Lab::new();
     let backend = Backend::listen(&lab.server, TARGET_V4);
-    let args = [PROXY_ARGS, &[BY_TCP]].concat();
+    let scratch = Scratch::new();
+    let path = scratch.path_text("admin.sock");
+    let by_path = format!("--admin=unix:{path}");
+    let args = [PROXY_ARGS, &[BY_TCP, &by_path]].concat();
     let mut rig = UpgradeRig::start(&lab.server, &args);
-    let _open = open_connection(&lab, &backend);
+    let _open = connect_fresh_client(&lab, LISTEN_V4, &backend);
     let connect = || Conn::connect(&lab.server, ADMIN_ADDRESS);
     let (new, kept) = (connect(), connect());
     // The process has accepted both, because it answers the later one.
     kept.send(READY_REQUEST);
     kept.recv_text_until(|text| text.ends_with("ready\n"));
+    let mut late = UnixStream::connect(&path).expect("connect(2)");
+    get(&lab.server, &["--unix-socket", &path], "/readyz");
     rig.upgrade(&lab.server).expect("it upgrades");
+    // The new process would not learn of it.
+    late.write_all(PUT_MAINTENANCE).expect("write(2)");
+    let mut refusal = String::new();
+    late.read_to_string(&mut refusal).expect("read(2)");
+    assert_contains(&refusal, &["503", "another process has taken over"]);
     new.send(READY_REQUEST);
     assert_eq!(kept.wait_closed().0, End::Fin);
     let (answer, end) = new.recv_to_end();
@@ -203,7 +208,7 @@ fn replaced_process_closes_the_admin_socket() {
     let args = [PROXY_ARGS, &[BY_TCP]].concat();
     let mut rig = UpgradeRig::start(&lab.server, &args);
     let old = rig.serving;
-    let _open = open_connection(&lab, &backend);
+    let _open = connect_fresh_client(&lab, LISTEN_V4, &backend);
     rig.upgrade(&lab.server).expect("it upgrades");
     rig.signal(Signal::TERM);
     wait_until("the end of the new process", || rig.servers() == [old]);
@@ -245,13 +250,14 @@ fn id_of_the_old_process_ends_no_connection_of_the_new_one() {
     down.assert_stays_open(Duration::from_millis(100));
 }
 
-/// Opens a connection, for which a process that is replaced waits.
-fn open_connection(lab: &Lab, backend: &Backend) -> (Conn, Conn) {
-    let client = fresh_client_v4();
-    let down = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(client));
-    (down, backend.accept_from(client))
+/// Sets a value over the admin endpoint.
+fn put(lab: &Lab, by_path: &[&str], path: &str, value: &str) -> String {
+    let args = [by_path, &["-X", "PUT", "-d", value]].concat();
+    get(&lab.server, &args, path)
 }
 
 const BY_TCP: &str = "--admin=127.0.0.1:9100";
 const ADMIN_ADDRESS: SocketAddr = v4([127, 0, 0, 1], 9100);
 const READY_REQUEST: &[u8] = b"GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n";
+const PUT_MAINTENANCE: &[u8] =
+    b"PUT /readyz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 11\r\n\r\nmaintenance";

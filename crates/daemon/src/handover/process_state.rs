@@ -26,17 +26,20 @@ impl ProcessState {
     /// before it was changed; `must_reload` tells the new process to read its configuration again.
     pub(crate) fn hand_over(&self, options: LogArgs, must_reload: bool) -> Inheritance {
         self.history.end_changes();
-        self.inheritance(options, must_reload)
+        Inheritance {
+            must_reload,
+            ..self.inheritance(options)
+        }
     }
 
-    /// Returns the state for the new process as it is now. The arguments are those of [`Self::hand_over`].
-    pub(crate) fn inheritance(&self, options: LogArgs, must_reload: bool) -> Inheritance {
+    /// Returns the state for the new process as it is now. `options` are those of [`Self::hand_over`].
+    pub(crate) fn inheritance(&self, options: LogArgs) -> Inheritance {
         let changed_level = options.changed_level(&self.log_level);
         Inheritance {
             pid: std::process::id(),
             log_level: changed_level.map(|level| level.as_str().to_owned()),
             in_maintenance: self.history.is_in_maintenance(),
-            must_reload,
+            must_reload: false,
         }
     }
 

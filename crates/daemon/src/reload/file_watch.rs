@@ -56,6 +56,8 @@ pub struct FileWatch {
     quiet: Duration,
     /// A change is reported after this time, even if events of its directory go on.
     max_delay: Duration,
+    /// How long files that could not be read are left alone where no event may come.
+    hang_interval: Duration,
     /// The files of the last read, which may have been refused.
     read: Fingerprints,
     /// The files as they were read for the configuration in force.
@@ -153,6 +155,7 @@ impl FileWatch {
             is_enabled: true,
             quiet,
             max_delay,
+            hang_interval: HANG_INTERVAL,
             read: Fingerprints::default(),
             in_force: Fingerprints::default(),
             awaits_event: false,
@@ -237,7 +240,7 @@ impl FileWatch {
             return true;
         }
         let interval = if self.awaits_event {
-            HANG_INTERVAL
+            self.hang_interval
         } else {
             POLL_INTERVAL
         };

@@ -93,7 +93,7 @@ impl Upgrades {
                 return Ok(Some(Err(error)));
             }
         };
-        let inheritance = state.inheritance(process.logging, false);
+        let inheritance = state.inheritance(process.logging);
         // Dropping `frozen` lets the workers go on, after the new process has ended.
         let released = match self.upgrader.release(successor, inheritance).await {
             Ok(released) => released,

@@ -131,12 +131,12 @@ impl Upgrader {
             version: VERSION,
             command: self.command.to_owned(),
         };
-        let start = move || {
+        let started = spawn_blocking(move || {
             start(
                 launcher, channel, theirs, &hello, &sockets, deadline, timeout,
             )
-        };
-        let started = spawn_blocking(start).await;
+        })
+        .await;
         match started.context("the thread that starts the new process")? {
             Ok(successor) => {
                 interrupt.0 = None;
@@ -307,19 +307,20 @@ fn out_of_turn(message: &ToPredecessor) -> Failure {
     Failure::Reported(format!("it sent {message:?} out of turn"))
 }
 
+/// Says that all sessions were sent, and receives that the new process can serve.
+fn expect_ready(channel: &Channel) -> Result<(), Failure> {
+    channel.set_time_limit(SESSIONS_LIMIT)?;
+    channel.send(&ToSuccessor::AllSessions, &[])?;
+    match channel.receive()?.0 {
+        ToPredecessor::Ready => Ok(()),
+        ToPredecessor::Failed(why) => Err(Failure::Reported(why)),
+        other => Err(out_of_turn(&other)),
+    }
+}
+
 /// Waits until the new process has taken all sessions, and can serve. Ends it if it can't.
 fn wait_ready(successor: Successor) -> Result<Successor, Refused> {
-    let ready = || -> Result<(), Failure> {
-        let channel = &successor.channel;
-        channel.set_time_limit(SESSIONS_LIMIT)?;
-        channel.send(&ToSuccessor::AllSessions, &[])?;
-        match channel.receive()?.0 {
-            ToPredecessor::Ready => Ok(()),
-            ToPredecessor::Failed(why) => Err(Failure::Reported(why)),
-            other => Err(out_of_turn(&other)),
-        }
-    };
-    match ready() {
+    match expect_ready(&successor.channel) {
         Ok(()) => Ok(successor),
         Err(failure) => {
             let Successor {

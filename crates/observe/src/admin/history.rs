@@ -15,9 +15,6 @@ pub struct History {
     is_replaced: Arc<Mutex<bool>>,
 }
 
-/// Lets a change over the admin endpoint take effect: until it is dropped, no other process takes over.
-pub(super) type ChangePermit<'a> = MutexGuard<'a, bool>;
-
 #[derive(Clone, Debug)]
 pub(super) struct State {
     pub(super) reloads: ReloadCounts,
@@ -110,8 +107,9 @@ impl History {
         self.state().stale_lists
     }
 
-    /// Permits a change over the admin endpoint; `None` once another process has taken over, which would not learn of it.
-    pub(super) fn permit_change(&self) -> Option<ChangePermit<'_>> {
+    /// Permits a change over the admin endpoint: until the guard is dropped, no other process takes over. `None` once one has,
+    /// which would not learn of it.
+    pub(super) fn permit_change(&self) -> Option<MutexGuard<'_, bool>> {
         let is_replaced = self.is_replaced.lock();
         (!*is_replaced).then_some(is_replaced)
     }

@@ -233,10 +233,9 @@ impl ConnectionSource for OpenConnections {
     }
 }
 
-/// Returns the time in microseconds, at which the ids of a process begin. So a connection has no id of a process that ran before,
-/// by which an operator would end the wrong one after an upgrade or a restart; unless the clock was set back, or that process
-/// accepted a million a second.
-/// Readers of JSON that take numbers for floats keep ids exact (below 2^53) until the year 2255.
+/// Returns the first id of a process: the time in microseconds. So no connection has the id of one of an earlier process, by which
+/// an operator would end the wrong one after an upgrade or a restart; unless the clock was set back, or that process accepted a
+/// million a second. Readers of JSON that take numbers for floats keep ids exact (below 2^53) until the year 2255.
 pub(super) fn first_id() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     since.map_or(0, |since| since.as_micros() as u64)

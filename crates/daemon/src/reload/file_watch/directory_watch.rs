@@ -76,10 +76,11 @@ impl DirectoryWatch {
             if Instant::now() < self.retry_at {
                 return false;
             }
+            // For an attempt that fails.
+            self.retry_at = Instant::now() + RETRY_INTERVAL;
             match new_watcher(&self.sender) {
                 Ok(watcher) => self.watcher = Some(watcher),
                 Err(error) => {
-                    self.retry_at = Instant::now() + RETRY_INTERVAL;
                     self.log(Some(error.to_string()));
                     return false;
                 }
@@ -219,6 +220,7 @@ mod tests {
         assert!(!watch.is_complete());
         watch.retry_at = Instant::now();
         assert!(watch.add_missing());
+        assert!(watch.retry_at > Instant::now());
     }
 
     const QUIET: Duration = Duration::from_millis(200);

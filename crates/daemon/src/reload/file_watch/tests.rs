@@ -38,6 +38,9 @@ async fn change_that_could_not_be_read_is_not_tried_at_once_without_a_watch() {
     watch.directories.replace(BTreeSet::from([unwatchable]));
     watch.defer_to_next_event();
     assert!(timeout(POLL_INTERVAL * 4, watch.changed()).await.is_err());
+    watch.hang_interval = QUIET;
+    let cause = timeout(Duration::from_secs(20), watch.changed()).await;
+    assert!(matches!(cause, Ok(ReadCause::Retry)));
 }
 
 #[tokio::test]

@@ -19,7 +19,7 @@ use crate::telemetry::record::line::{Line, LineFields, LoggedTlvs, is_logged};
 pub(crate) struct ConnectionRecord {
     counters: Arc<Counters>,
     entry: Arc<ConnectionEntry>,
-    pub(crate) fields: LineFields,
+    fields: LineFields,
     /// Whether the connection is the balancer's own: its header names no client.
     is_balancers_own: bool,
 }
