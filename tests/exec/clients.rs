@@ -4,8 +4,9 @@ use std::fs;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use peername_sys::process::pidfd::{self, PidFd};
+use peername_sys::process::pidfd;
 
+use super::faults::server_pidfd;
 use crate::harness::addr::{
     BALANCER_V4, FRONT_V4, LISTEN_V4, fresh_client_v4, fresh_client_v6, v4, v6,
 };
@@ -188,8 +189,7 @@ fn client_that_is_denied_while_it_waits_is_not_accepted() {
         let clients = [first, fresh_client_v4(), fresh_client_v4(), other_client()];
         let slow = clients.map(|client| connect(&server, &v2(client)[..20]));
         slow[3].assert_stays_open(Duration::from_millis(100));
-        let children = pidfd::descendants(server.process.pid());
-        let program = PidFd::open(children[0]).expect("a server");
+        let program = server_pidfd(&server.process);
         program.signal(pidfd::Signal::STOP).expect("it lives");
         for (conn, client) in slow.iter().zip(clients) {
             conn.send(&v2(client)[20..]);

@@ -367,10 +367,8 @@ impl HeaderWaiter {
             client: None,
             counter: Some(Counter::PassedThrough),
         };
-        let judge = self.judge.as_deref();
-        judge
-            .map_or(Ok(()), |judge| admission.judge(connection, judge))
-            .map_err(|denied| denied.reason)?;
+        let judged = admission.judge(connection, self.judge.as_deref());
+        judged.map_err(|denied| denied.reason)?;
         Ok(admission)
     }
 

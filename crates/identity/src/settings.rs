@@ -396,5 +396,8 @@ mod tests {
         assert!(!is_wakeup("127.0.0.2:4711", "127.0.0.1"));
         assert!(!is_wakeup("127.0.0.1:4712", "127.0.0.1"));
         assert!(!is_wakeup("192.0.2.2:4711", "192.0.2.1"));
+        settings.clear_wakeup_ports();
+        assert!(insert(Ipv4Addr::LOCALHOST.into()));
+        assert!(insert(Ipv4Addr::new(192, 0, 2, 1).into()));
     }
 }

@@ -34,6 +34,11 @@ fn outgoing_connection_is_not_taken_for_an_accepted_one() {
     assert!(printed.starts_with("exit 0"), "{printed}");
     let printed = start_with("preload", "5", "", "connection");
     assert!(printed.starts_with("exit 125"), "{printed}");
+    // At these, a connection was announced, whatever its port.
+    for descriptor in ["0", "3"] {
+        let printed = start_with("preload", descriptor, "", "outgoing");
+        assert!(printed.starts_with("exit 125"), "{printed}");
+    }
 }
 
 /// A listener of the network outside bypasses the proxy of `--mode netns`; the other modes read the headers of its clients.

@@ -5,11 +5,12 @@ use std::net::SocketAddr;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
-use peername_sys::process::pidfd::{self, PidFd};
+use peername_sys::process::pidfd;
 
+use super::server_pidfd;
 use crate::harness::addr::{BALANCER_V4, LISTEN_V4, fresh_client_v4};
 use crate::harness::conn::{Conn, End};
-use crate::harness::lab::{Host, Process, WAIT_LIMIT, python, wait_until};
+use crate::harness::lab::{Host, WAIT_LIMIT, python, wait_until};
 use crate::harness::rig::exec::{MODES, PRELOAD, ProgramRig, ServerRig, v2};
 
 /// A server gets a signal every millisecond while headers arrive whole and in pieces. Servers that block in accept(2), and
@@ -78,8 +79,8 @@ fn listener_that_is_reopened_at_once_serves_each_client() {
 }
 
 /// A firewall blocks the wakeup connection, by which accept(2) learns of a connection whose header came late. Where the
-/// firewall rejects, that connection is refused, at once or after five seconds; where it drops, the connection waits. The log
-/// says why.
+/// firewall rejects, that connection is refused, at once or after five seconds; where it drops, it waits, for half a minute at
+/// most. The log says why.
 #[test]
 fn firewall_against_the_wakeup_is_reported() {
     for mode in MODES {
@@ -356,12 +357,6 @@ fn set_firewall(served: &ServerRig, verdict: &str) {
     let rule = format!("-i lo -p tcp --dport 8443 -j {verdict}");
     let set = format!("iptables -F INPUT; iptables -A INPUT {rule}");
     served.lab.server.run("sh", &["-ec", &set]);
-}
-
-/// The server itself: the first descendant of the process that made its PID namespace.
-fn server_pidfd(process: &Process) -> PidFd {
-    let children = pidfd::descendants(process.pid());
-    PidFd::open(*children.first().expect("a server")).expect("a server")
 }
 
 /// Starts a program whose listeners have an accept backlog of two.

@@ -59,8 +59,11 @@ impl Admission {
     pub(super) fn judge(
         self,
         connection: BorrowedFd<'_>,
-        judge: &dyn ClientJudge,
+        judge: Option<&dyn ClientJudge>,
     ) -> Result<(), DeniedClient> {
+        let Some(judge) = judge else {
+            return Ok(());
+        };
         let ends = ConnectionEnds::from_connection(connection, self.peer);
         if self.counter == Some(Counter::PassedThrough) {
             judge.judge(ends, None)
@@ -199,7 +202,7 @@ fn drive(
                 }
                 return PeekOutcome::Ready(Admission {
                     peer,
-                    client,
+                    client: None,
                     counter: Some(Counter::PassedThrough),
                 });
             }

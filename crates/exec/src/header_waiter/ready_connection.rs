@@ -2,15 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use peername_sys::ipc::foreign_fd::ForeignFd;
-
-use super::header_peek::{Admission, AdmittedConnection};
+use super::header_peek::AdmittedConnection;
 
 /// A connection that the program has not taken yet.
 #[derive(Debug)]
 pub(super) struct ReadyConnection {
-    pub(super) connection: ForeignFd,
-    pub(super) admission: Admission,
+    pub(super) admitted: AdmittedConnection,
     /// Whether the connection is counted: its handoff has failed.
     pub(super) is_counted: bool,
     /// When the listener was woken for this connection.
@@ -29,8 +26,7 @@ impl ReadyConnection {
     /// A connection for which the listener was not woken yet.
     pub(super) fn new(admitted: AdmittedConnection) -> Self {
         Self {
-            connection: admitted.connection,
-            admission: admitted.admission,
+            admitted,
             is_counted: false,
             woken: None,
             is_wakeup_accepted: false,
@@ -44,7 +40,15 @@ impl ReadyConnection {
     pub(super) fn is_overdue(&self, now: Instant) -> bool {
         self.woken.is_some_and(|at| at + WAKE_AGAIN_AFTER <= now)
     }
+
+    /// Whether the listener has answered no wake-up connection for so long that it is given up.
+    pub(super) fn is_given_up(&self, now: Instant) -> bool {
+        self.unanswered_since
+            .is_some_and(|since| since + MAX_UNANSWERED <= now)
+    }
 }
 
 /// A program accepts a wake-up connection at once. If it has not after this time, the wake-up may have been lost.
 pub(super) const WAKE_AGAIN_AFTER: Duration = Duration::from_millis(200);
+/// Longer than a busy server has a full accept backlog.
+pub(super) const MAX_UNANSWERED: Duration = Duration::from_secs(30);

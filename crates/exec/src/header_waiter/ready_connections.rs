@@ -12,30 +12,27 @@ impl HeaderWaiter {
     /// [`MAX_DENIED`] it returns `None`: the listener was woken for those that are left, and is woken again.
     pub(crate) fn take_ready(&mut self, listener: ListenerAddr) -> Option<AdmittedConnection> {
         for _ in 0..MAX_DENIED {
-            let ready = self.pop_ready(listener)?;
-            if let Some(DeniedClient { client, reason }) = self.judge_again(&ready) {
-                // One that is counted as handed over is not counted again as refused, as in `refuse_ready`.
-                if !ready.is_counted {
-                    record(self.table, ready.connection.as_fd(), client, reason);
-                }
-                close_with_reset(ready.connection);
-                continue;
-            }
             let ReadyConnection {
-                connection,
-                admission,
+                admitted,
                 is_counted,
                 ..
-            } = ready;
-            if let Some(counter) = admission.counter
+            } = self.pop_ready(listener)?;
+            let connection = admitted.connection.as_fd();
+            let judged = admitted.admission.judge(connection, self.judge.as_deref());
+            if let Err(DeniedClient { client, reason }) = judged {
+                // One that is counted as handed over is not counted again as refused, as in `refuse_ready`.
+                if !is_counted {
+                    record(self.table, connection, client, reason);
+                }
+                close_with_reset(admitted.connection);
+                continue;
+            }
+            if let Some(counter) = admitted.admission.counter
                 && !is_counted
             {
                 self.table.settings().count(counter);
             }
-            return Some(AdmittedConnection {
-                connection,
-                admission,
-            });
+            return Some(admitted);
         }
         None
     }
@@ -47,13 +44,6 @@ impl HeaderWaiter {
             self.ready.remove(&listener);
         }
         ready
-    }
-
-    /// Returns the client of this connection if it may not connect any more.
-    fn judge_again(&self, ready: &ReadyConnection) -> Option<DeniedClient> {
-        let judge = self.judge.as_deref()?;
-        let connection = ready.connection.as_fd();
-        ready.admission.judge(connection, judge).err()
     }
 
     /// Returns a ready connection after a failed handoff. It is the next to be taken, and its listener is woken.

@@ -17,7 +17,7 @@ pub(super) struct Sweeper {
     /// The time that requested sweeps have taken, with a pause as long as each, laid end to end. Requests wait while it is further
     /// ahead than [`REQUEST_BURST`].
     requests_paid_until: Instant,
-    /// Whether a sweep was requested in that time.
+    /// Whether a requested sweep waits.
     is_requested: bool,
 }
 
@@ -45,7 +45,7 @@ impl Sweeper {
             return;
         }
         self.sweep();
-        self.requests_paid_until = self.requests_paid_until.max(start) + start.elapsed() * 2;
+        self.requests_paid_until = paid_until(self.requests_paid_until, start, start.elapsed());
     }
 
     /// When [`Sweeper::sweep_if_requested`] must be called.
@@ -120,9 +120,14 @@ const LISTS: usize = 2;
 const MIN_PAUSE: Duration = Duration::from_secs(1);
 /// With this factor, these sweeps take a twentieth of the supervisor's time at most, however many sockets there are.
 const PAUSE_FACTOR: u32 = 20;
-/// In the long run requested sweeps take half of the supervisor's time at most. For so long a busy program with a small table, which
-/// needs many sweeps in a second, has them at once.
+/// In the long run requested sweeps take half of the supervisor's time at most. A busy program with a small table needs many
+/// sweeps in a second, and has them at once for this time.
 const REQUEST_BURST: Duration = Duration::from_millis(500);
+
+/// Until when sweeps are paid for after one that took so long: with a pause of the same length.
+fn paid_until(before: Instant, start: Instant, took: Duration) -> Instant {
+    before.max(start) + took * 2
+}
 
 #[cfg(test)]
 pub(super) mod tests {
@@ -184,6 +189,14 @@ pub(super) mod tests {
         sweeper.sweep_if_requested();
         assert_eq!(settings.used(), 0);
         assert_eq!(sweeper.next_deadline(), None);
+    }
+
+    #[test]
+    fn requested_sweep_is_paid_for_with_a_pause_of_its_length() {
+        let (now, took) = (Instant::now(), Duration::from_millis(40));
+        assert_eq!(paid_until(now, now, took), now + took * 2);
+        assert_eq!(paid_until(now, now + took, took), now + took * 3);
+        assert_eq!(paid_until(now + took, now, took), now + took * 3);
     }
 
     #[test]

@@ -45,7 +45,8 @@ impl WakeupConnection {
     ///
     /// # Errors
     ///
-    /// ECONNREFUSED: nothing listens there. Otherwise there is no port, descriptor or route for now.
+    /// ECONNREFUSED: nothing listens there. EADDRNOTAVAIL: no address of this host reaches the listener. Otherwise there is no port,
+    /// descriptor or route for now.
     pub(super) fn open(
         listener: ListenerAddr,
         connection: impl AsFd,
@@ -151,7 +152,7 @@ fn destinations(at: ListenerAddr, connection: impl AsFd) -> Vec<SocketAddr> {
     let (ip, port) = (listener.ip().to_canonical(), listener.port());
     if !ip.is_unspecified() {
         let own = with_endpoint(listener, ip, port);
-        // A sandbox forbids netlink. An address of a local route (AnyIP) can be bound with IP_FREEBIND only.
+        // Where a sandbox forbids netlink: true, because [`is_bindable`] fails for an address of a local route (AnyIP, IP_FREEBIND).
         let is_local = is_local(own, interface).unwrap_or(true);
         return is_local.then_some(own).into_iter().collect();
     }
@@ -185,12 +186,12 @@ fn with_endpoint(mut addr: SocketAddr, ip: impl Into<IpAddr>, port: u16) -> Sock
     addr
 }
 
-/// Whether a connection to this address stays on this host, by a socket that is bound to this interface, or to none (0). It
-/// would leave the host from ::1, or from an address that `ip_nonlocal_bind` lets sockets have.
+/// Whether a connection to this address stays on this host, by a socket that is bound to this interface, or to none (0).
+/// Otherwise one from ::1, or from an address that `ip_nonlocal_bind` permits, would leave it.
 ///
 /// # Errors
 ///
-/// A sandbox forbids netlink.
+/// A sandbox forbids netlink, or the interface is gone.
 fn is_local(to: SocketAddr, interface: u32) -> Result<bool> {
     let interface = match to {
         SocketAddr::V6(to) if interface == 0 => to.scope_id(),

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::io::ErrorKind;
 use std::mem;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use peername_identity::Counter;
 use peername_sys::SyscallError;
@@ -30,7 +30,7 @@ impl HeaderWaiter {
             return;
         };
         ready.woken = Some(Instant::now());
-        match WakeupConnection::open(listener, &ready.connection, settings) {
+        match WakeupConnection::open(listener, &ready.admitted.connection, settings) {
             Ok(wakeup) => {
                 if wakeup.is_established() {
                     self.note_reachable(listener);
@@ -172,20 +172,16 @@ impl HeaderWaiter {
         self.log_missed();
     }
 
-    /// Refuses the ready connections of each listener that has answered no wake-up connection for [`MAX_UNANSWERED`].
+    /// Refuses the ready connections of each listener that has answered no wake-up connection for `MAX_UNANSWERED`.
     fn refuse_unanswered(&mut self, now: Instant) {
-        let is_overdue = |queue: &VecDeque<ReadyConnection>| {
-            let since = queue.front().and_then(|oldest| oldest.unanswered_since);
-            since.is_some_and(|since| since + MAX_UNANSWERED <= now)
-        };
-        let queues = self.ready.iter();
-        let overdue: Vec<_> = queues
-            .filter(|&(&listener, queue)| {
-                is_overdue(queue) && !self.has_established_wakeup(listener)
-            })
+        let given_up: Vec<_> = self
+            .ready
+            .iter()
+            .filter(|(_, queue)| queue.front().is_some_and(|oldest| oldest.is_given_up(now)))
             .map(|(&listener, _)| listener)
+            .filter(|&listener| !self.has_established_wakeup(listener))
             .collect();
-        for listener in overdue {
+        for listener in given_up {
             self.refuse_ready(listener, Counter::ListenerUnreachable);
         }
     }
@@ -237,9 +233,9 @@ impl HeaderWaiter {
             // A connection whose handoff has failed is counted as handed over, so it is closed without a refusal in the log,
             // unless only an operator can remove the reason.
             if !ready.is_counted || reason == Counter::ListenerUnreachable {
-                self.refuse(ready.connection, reason);
+                self.refuse(ready.admitted.connection, reason);
             } else {
-                close_with_reset(ready.connection);
+                close_with_reset(ready.admitted.connection);
             }
         }
     }
@@ -260,18 +256,17 @@ fn advice(error: &SyscallError) -> &'static str {
 
 /// A program that takes no connection after so many wake-ups is logged: its processes may take each other's a few times.
 const MAX_MISSED_WAKEUPS: u32 = 5;
-/// A listener that answers no wake-up connection for this time is given up: longer than a busy server has a full accept backlog.
-const MAX_UNANSWERED: Duration = Duration::from_secs(30);
 
 #[cfg(test)]
 mod tests {
     use std::io::Read as _;
     use std::net::{TcpListener, TcpStream};
+    use std::time::Duration;
 
     use peername_sys::tcp::listener::shrink_backlog;
 
     use super::*;
-    use crate::header_waiter::ready_connection::WAKE_AGAIN_AFTER;
+    use crate::header_waiter::ready_connection::{MAX_UNANSWERED, WAKE_AGAIN_AFTER};
     use crate::header_waiter::ready_connections::tests::{admitted, listener_addr};
     use crate::header_waiter::sweeper::tests::new_table;
 
@@ -333,12 +328,17 @@ mod tests {
         let FullBacklog {
             mut waiter,
             mut client,
-            listener: _listener,
+            listener,
             _in_backlog,
             ..
         } = FullBacklog::new();
         waiter.refuse_unanswered(Instant::now());
         assert_eq!(waiter.counts(), (0, 1));
+        let at = listener_addr(&listener, waiter.table.settings());
+        waiter.note_reachable(at);
+        waiter.refuse_unanswered(Instant::now() + MAX_UNANSWERED);
+        assert_eq!(waiter.counts(), (0, 1));
+        waiter.note_unanswered(at, Instant::now());
         waiter.refuse_unanswered(Instant::now() + MAX_UNANSWERED);
         assert_eq!(waiter.counts(), (0, 0));
         let refusals = waiter

@@ -20,7 +20,8 @@ use crate::{NameCall, Result};
 ///
 /// # Errors
 ///
-/// EMFILE, ENFILE or ENOMEM; EINVAL for a `len` that is too large, EFBIG for one beyond RLIMIT_FSIZE, with a SIGXFSZ that the process has to handle.
+/// EMFILE, ENFILE or ENOMEM; EINVAL for a `len` that is too large, EFBIG for one beyond RLIMIT_FSIZE, with a
+/// SIGXFSZ that the process has to handle.
 pub fn create_anonymous(name: &str, len: usize) -> Result<OwnedFd> {
     let memory = memfd_create(name, MemfdFlags::CLOEXEC).call("memfd_create(2)")?;
     ftruncate(&memory, len as u64).call("ftruncate(2)")?;
@@ -32,7 +33,8 @@ pub fn create_anonymous(name: &str, len: usize) -> Result<OwnedFd> {
 ///
 /// # Errors
 ///
-/// ENOSPC or EDQUOT on a file system without that much space; EFBIG beyond RLIMIT_FSIZE, with a SIGXFSZ that the process has to handle.
+/// ENOSPC or EDQUOT on a file system without that much space; EFBIG beyond RLIMIT_FSIZE, with a SIGXFSZ that
+/// the process has to handle.
 pub fn allocate(mut file: &File, len: usize) -> io::Result<()> {
     let len = len as u64;
     match retry_on_intr(|| fallocate(file, FallocateFlags::empty(), 0, len)) {

@@ -119,5 +119,7 @@ mod tests {
         };
         assert!(is_local("127.0.0.2", 0) && is_local("127.0.0.2", LOOPBACK));
         assert!(!is_local("192.0.2.1", 0) && !is_local("192.0.2.1", LOOPBACK));
+        // There is no such interface.
+        assert!(is_delivered_locally([127, 0, 0, 1].into(), i32::MAX as u32).is_err());
     }
 }

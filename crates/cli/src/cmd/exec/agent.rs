@@ -60,7 +60,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 fn serve(given: &Given<Serve>) -> anyhow::Result<ExitCode> {
-    let args = given.options.clone();
+    let args = &given.options;
     // Reports errors of the configuration before anything is changed.
     args.policies(&mut Fingerprints::default())?;
     interfaces::check(false)?;
@@ -71,7 +71,6 @@ fn serve(given: &Given<Serve>) -> anyhow::Result<ExitCode> {
         .into_iter()
         .chain(args.runtime_uid.iter().copied())
         .collect();
-    let on_takeover = args.on_takeover;
     // What can fail is done before an earlier agent ends.
     let host = Host {
         args: args.clone(),
@@ -79,7 +78,7 @@ fn serve(given: &Given<Serve>) -> anyhow::Result<ExitCode> {
     };
     let prepared = PreparedAgent::new(Box::new(host), users)?;
     let totals = create_totals()?;
-    let mut admin = match start_admin(given, totals) {
+    let admin = match start_admin(given, totals) {
         // An earlier agent may have the address.
         Err(error) if is_in_use(&error) => None,
         started => Some(started?),
@@ -89,22 +88,23 @@ fn serve(given: &Given<Serve>) -> anyhow::Result<ExitCode> {
         stored,
         socket,
         has_predecessor,
-    } = listen(&args).map_err(|error| advise_on_permission(error, NOT_ROOT))?;
+    } = listen(args).map_err(|error| advise_on_permission(error, NOT_ROOT))?;
     let needed = CapabilitySet::SYS_PTRACE | CapabilitySet::SYS_ADMIN;
     if is_effective(needed) {
         keep_only(needed)?;
     }
-    if admin.is_none() {
-        admin = match retry_start_admin(given, totals) {
+    let liveness = match admin {
+        Some(liveness) => liveness,
+        None => match retry_start_admin(given, totals) {
             Err(error) if has_predecessor => {
                 log_and_go_on(&error);
                 None
             }
-            started => Some(started?),
-        };
-    }
+            started => started?,
+        },
+    };
     let mut agent = prepared.take_over(socket, store, stored)?;
-    if let Some(liveness) = admin.flatten() {
+    if let Some(liveness) = liveness {
         agent.serve_admin(liveness, totals)?;
     }
     match agent.run()? {
@@ -114,7 +114,7 @@ fn serve(given: &Given<Serve>) -> anyhow::Result<ExitCode> {
         )),
         AgentExit::TakenOver => {
             write_line("peername: another agent has taken over");
-            if on_takeover == OnTakeover::Wait {
+            if args.on_takeover == OnTakeover::Wait {
                 wait_for_stop()?;
             }
         }

@@ -44,7 +44,7 @@ impl ListFiles {
     /// Reserves the descriptor for the next read, if there is one.
     fn reserve_descriptor(&mut self) {
         if self.reserved.is_none() {
-            // No sandbox denies that, as RestrictAddressFamilies= would a socket.
+            // A duplicate: a socket could be denied by RestrictAddressFamilies=.
             self.reserved = io::stderr().as_fd().try_clone_to_owned().ok();
         }
     }

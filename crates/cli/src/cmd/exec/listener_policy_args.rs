@@ -104,8 +104,8 @@ impl ListenerPolicyArgs {
     }
 }
 
-/// The words that gave other options than these, by their ids, for a process with another working directory: first the options
-/// that list networks, with absolute paths of files.
+/// The words of all options but those with the ids `left_out`, for a process with another working directory. The options that
+/// list networks come first, with absolute paths of their files.
 pub(super) fn words_with_absolute_paths<T: clap::Args>(
     given: &Given<T>,
     left_out: &[&str],
