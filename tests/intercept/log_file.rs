@@ -4,7 +4,7 @@ use std::fs;
 use std::time::Duration;
 
 use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::harness::lab::{Host, Scratch, assert_count, assert_fields, wait_for};
 use crate::harness::peername::Peername;
@@ -62,10 +62,9 @@ fn request_is_denied_where_the_log_can_not_be_written() {
         &problem,
         json!({"status": 503, "code": "audit_failed", "detail": "the audit log is not writable"}),
     );
-    rig.proxy.wait_line("the warning", |line| {
-        let line: Value = serde_json::from_str(line).ok()?;
-        let message = line["message"].as_str()?;
-        (line["level"] == "WARN" && message.starts_with("--log can't be written")).then_some(())
+    rig.proxy.wait_json("of the warning", |line| {
+        let message = line["message"].as_str().unwrap_or_default();
+        line["level"] == "WARN" && message.starts_with("--log can't be written")
     });
     // Lines at the end of requests wait in a buffer for space. Those beyond it are lost.
     rig.try_curl(&["http://a.test/echo?[1-300]"]);

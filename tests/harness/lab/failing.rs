@@ -47,8 +47,8 @@ pub(crate) fn no_epoll_watches_from(limit: usize) -> String {
     )
 }
 
-/// Installs the filter in its first argument (PR_SET_SECCOMP, SECCOMP_MODE_FILTER), and executes the others. A call that none of the
-/// instructions denies is allowed.
+/// Installs the filter in its first argument (PR_SET_SECCOMP, SECCOMP_MODE_FILTER), and executes the others. A call that none
+/// of the instructions denies is allowed.
 const FILTER: &str = r#"
 import ctypes, os, struct, sys
 numbers = {"epoll_ctl": (233, 21), "socket": (41, 198), "capset": (126, 91), "process_vm_readv": (310, 270),

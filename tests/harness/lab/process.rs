@@ -144,9 +144,9 @@ impl Process {
 
     /// Waits for a line of the output that contains all these texts, and returns the line.
     pub(crate) fn wait_logged_parts(&self, parts: &[&str]) -> String {
-        let has_all = |line: &str| parts.iter().all(|part| line.contains(part));
         self.wait_line(&format!("with {parts:?}"), |line| {
-            has_all(line).then(|| line.to_owned())
+            let has_all = parts.iter().all(|part| line.contains(part));
+            has_all.then(|| line.to_owned())
         })
     }
 

@@ -175,6 +175,23 @@ fn upload_that_its_client_cuts_after_an_early_answer_is_not_complete() {
     assert_fields(line, json!({"end": "cut", "bytes_to_upstream": 1}));
 }
 
+/// The client sends a byte at a time, and for longer than the limit.
+#[test]
+fn slow_upload_is_not_aborted_after_an_early_answer() {
+    let options = ["--allow-destination=10.81.0.1:9001", "--idle-timeout=2s"];
+    let rig = InterceptRig::new(&options);
+    let origin = Backend::listen(&rig.lab.server, v4([10, 81, 0, 1], 9001));
+    let client = rig.connect_and_send(UPLOAD);
+    let up = origin.accept();
+    answer_early(&up, &client, "text/plain");
+    for byte in [b"o", b"d", b"y"] {
+        thread::sleep(Duration::from_secs(1));
+        client.assert_reaches(&up, byte);
+    }
+    let line = &rig.wait_audit_lines("/x", 1)[0];
+    assert_fields(line, json!({"end": "complete", "bytes_to_upstream": 4}));
+}
+
 /// Receives the head of [`UPLOAD`] and the first byte of its body, and answers them.
 fn answer_early(up: &Conn, client: &Conn, content_type: &str) {
     let received = up.recv_text_until(|text| text.ends_with("\r\n\r\nb"));

@@ -41,8 +41,8 @@ pub struct ClientLeases {
     pub(super) dialling: tokio::sync::Mutex<FailedDials>,
 }
 
-/// The failures of the last dial for each key, for the requests that have waited for it. Those of the keys that failed last: the
-/// client chooses the keys.
+/// The last failed dial of each key, for the requests that have waited for it. Only of the [`MAX_FAILED_DIALS`] keys that failed
+/// last, because the client chooses the keys.
 #[derive(Debug, Default)]
 pub(super) struct FailedDials(Vec<FailedDial>);
 
@@ -69,7 +69,7 @@ impl FailedDials {
         }
     }
 
-    /// The cause of a failure that is also that of a request with this key which has waited since `since`.
+    /// The cause of a dial for this key that has failed after `since`: also that of a request which has waited for it.
     pub(super) fn cause_for(&self, key: &PoolKey, since: Instant) -> Option<&FailedAttempt> {
         self.0
             .iter()
@@ -437,5 +437,10 @@ mod tests {
             failures.record(&key, &failed());
         }
         assert_eq!(failures.0.len(), MAX_FAILED_DIALS);
+        let next_to_last = PoolKey {
+            dialer: 98,
+            ..key(true)
+        };
+        assert!(failures.cause_for(&next_to_last, since).is_some());
     }
 }

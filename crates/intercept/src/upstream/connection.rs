@@ -115,7 +115,7 @@ impl Connection {
         })
     }
 
-    /// Closes the connection, after [`CLOSE_TIMEOUT`] even if what it has written does not leave.
+    /// Closes the connection, even if what it has written has not left after [`CLOSE_TIMEOUT`].
     pub(super) fn close(self) {
         let permit = Arc::downgrade(&self.info.permit);
         // Without a runtime everything ends anyway.

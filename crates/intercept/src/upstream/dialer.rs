@@ -338,8 +338,10 @@ impl Dialer {
         addrs: &[SocketAddr],
         client: IpAddr,
     ) -> Result<(TcpStream, SocketAddr), UpstreamError> {
-        let spare_permit = || self.cap.acquire_spare(client);
-        happy_eyeballs::connect(addrs, self.config.connect_timeout, spare_permit).await
+        happy_eyeballs::connect(addrs, self.config.connect_timeout, || {
+            self.cap.acquire_spare(client)
+        })
+        .await
     }
 
     /// Decides on a destination that is an address. The upstream proxy resolves names, so these are not decided on.

@@ -401,6 +401,7 @@ mod tests {
             assert_eq!(error.status(), StatusCode::SERVICE_UNAVAILABLE, "{error}");
             assert!(error.hint().contains("LimitNOFILE"), "{error}");
             assert_eq!(error.clone().in_proxy().code(), "proxy_exhausted");
+            assert_eq!(error.origin_contact(), OriginContact::NotTried, "{error}");
         }
         let other = UpstreamError::from_lookup(ResolveError::System(Errno::CONNREFUSED));
         assert_eq!(other.code(), "dns_failed");

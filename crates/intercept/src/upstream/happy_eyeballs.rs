@@ -18,7 +18,7 @@ use super::error::UpstreamError;
 /// until one has succeeded. So an address that does not answer costs only the delay, and a slow address keeps its chance.
 ///
 /// The caller has a permit for one socket. Each attempt beside a running one needs another, from `spare_permit`; without it,
-/// the attempt waits until one fails, or there is a permit.
+/// the attempt waits until a running one fails, or a permit is free.
 ///
 /// # Errors
 ///
@@ -55,7 +55,6 @@ async fn connect_staggered(
     let mut permits = Vec::new();
     let mut attempts = Attempts::default();
     for addr in alternate_families(addrs).into_iter().take(MAX_ATTEMPTS) {
-        permits.truncate(attempts.running.len());
         while permits.len() < attempts.running.len() {
             if let Some(permit) = spare_permit() {
                 permits.push(permit);
@@ -124,7 +123,7 @@ const MAX_ATTEMPTS: usize = 6;
 
 #[cfg(test)]
 mod tests {
-    use std::net::IpAddr;
+    use std::net::{IpAddr, Ipv4Addr};
 
     use tokio::net::{TcpListener, TcpSocket};
     use tokio::time::sleep;
@@ -132,24 +131,41 @@ mod tests {
     use super::*;
     use crate::upstream::connection_cap::ConnectionCap;
 
+    const LOOPBACK: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+
+    /// A listener that answers no SYN: the kernel admits one connection more than the backlog, and drops the SYN of the next one.
+    struct SilentListener {
+        addr: SocketAddr,
+        _listener: TcpListener,
+        _backlog: TcpStream,
+    }
+
+    impl SilentListener {
+        async fn start() -> Self {
+            let socket = TcpSocket::new_v4().unwrap();
+            socket.bind(LOOPBACK).unwrap();
+            let listener = socket.listen(0).unwrap();
+            let addr = listener.local_addr().unwrap();
+            Self {
+                addr,
+                _listener: listener,
+                _backlog: TcpStream::connect(addr).await.unwrap(),
+            }
+        }
+    }
+
     #[tokio::test]
     async fn attempt_beside_a_running_one_needs_a_permit() {
-        let any = SocketAddr::from(([127, 0, 0, 1], 0));
-        let silent = TcpSocket::new_v4().unwrap();
-        silent.bind(any).unwrap();
-        let silent = silent.listen(0).unwrap();
-        let silent_addr = silent.local_addr().unwrap();
-        // The kernel admits one connection more than the backlog, and drops the SYN of the next one.
-        let _backlog = TcpStream::connect(silent_addr).await.unwrap();
-        let open = TcpListener::bind(any).await.unwrap();
-        let addrs = [silent_addr, open.local_addr().unwrap()];
+        let silent = SilentListener::start().await;
+        let open = TcpListener::bind(LOOPBACK).await.unwrap();
+        let addrs = [silent.addr, open.local_addr().unwrap()];
         let limit = ATTEMPT_DELAY * 4;
         let client = IpAddr::from([192, 0, 2, 1]);
         let full = ConnectionCap::new(1);
         let connection = full.acquire(client).unwrap();
         let alone = connect(&addrs, limit, || full.acquire_spare(client)).await;
         assert!(
-            matches!(alone, Err(UpstreamError::ConnectTimeout(addr, _)) if addr == silent_addr),
+            matches!(alone, Err(UpstreamError::ConnectTimeout(addr, _)) if addr == silent.addr),
             "{alone:?}"
         );
         let cap = ConnectionCap::new(8);
@@ -159,8 +175,7 @@ mod tests {
             .unwrap();
         assert_eq!(addr, addrs[1]);
         // Another connection is closed while the attempt waits. The first address stays silent.
-        let spare_permit = || full.acquire_spare(client);
-        let late = connect(&addrs, limit, spare_permit);
+        let late = connect(&addrs, limit, || full.acquire_spare(client));
         let close = async {
             sleep(ATTEMPT_DELAY / 2).await;
             drop(connection);
@@ -171,19 +186,14 @@ mod tests {
 
     #[tokio::test]
     async fn failed_attempts_return_their_permits() {
-        let any = SocketAddr::from(([127, 0, 0, 1], 0));
         let closed = TcpSocket::new_v4().unwrap();
-        closed.bind(any).unwrap();
+        closed.bind(LOOPBACK).unwrap();
         let closed = closed.local_addr().unwrap();
-        let silent = TcpSocket::new_v4().unwrap();
-        silent.bind(any).unwrap();
-        let silent = silent.listen(0).unwrap();
-        let silent_addr = silent.local_addr().unwrap();
-        let _backlog = TcpStream::connect(silent_addr).await.unwrap();
+        let silent = SilentListener::start().await;
         let client = IpAddr::from([192, 0, 2, 1]);
         let cap = ConnectionCap::new(8);
         let _connection = cap.acquire(client).unwrap();
-        let addrs = [silent_addr, closed, closed, closed];
+        let addrs = [silent.addr, closed, closed, closed];
         let dial = connect(&addrs, ATTEMPT_DELAY * 3, || cap.acquire_spare(client));
         let count = async {
             sleep(ATTEMPT_DELAY * 2).await;
@@ -199,10 +209,9 @@ mod tests {
 
     #[tokio::test]
     async fn attempt_after_a_failed_one_needs_no_permit() {
-        let any = SocketAddr::from(([127, 0, 0, 1], 0));
         let closed = TcpSocket::new_v4().unwrap();
-        closed.bind(any).unwrap();
-        let open = TcpListener::bind(any).await.unwrap();
+        closed.bind(LOOPBACK).unwrap();
+        let open = TcpListener::bind(LOOPBACK).await.unwrap();
         let addrs = [closed.local_addr().unwrap(), open.local_addr().unwrap()];
         let (_, addr) = connect(&addrs, Duration::from_secs(10), || None)
             .await

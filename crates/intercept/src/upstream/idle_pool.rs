@@ -127,8 +127,8 @@ impl IdlePool {
         self.0.lock().by_age.len()
     }
 
-    /// Evicts the connection that was idle longest, and closes it without waiting for its end: its descriptor is needed. Returns `false` if there is
-    /// none.
+    /// Evicts the connection that was idle longest, and closes it without waiting for its end: its descriptor is needed. Returns
+    /// `false` if there is none.
     pub(super) fn evict_oldest(&self) -> bool {
         let oldest = self.0.lock().remove_oldest();
         if let Some(oldest) = &oldest {

@@ -29,7 +29,6 @@ pub struct RequestBody {
 #[derive(Debug)]
 struct Tracker {
     abandoned: oneshot::Receiver<Infallible>,
-    is_abandoned: bool,
     /// Dropped with the body.
     _ended: oneshot::Sender<Infallible>,
 }
@@ -37,36 +36,29 @@ struct Tracker {
 /// The lease's side of a request's body that is being sent. Dropping it abandons the body.
 #[derive(Debug)]
 pub(super) struct Sending {
-    /// Closed once the connection's driver has dropped the body; `None` if that was seen.
-    ended: Option<oneshot::Receiver<Infallible>>,
+    /// Closed once the connection's driver has dropped the body.
+    ended: oneshot::Receiver<Infallible>,
     /// Dropped to abandon the body.
     abandon: Option<oneshot::Sender<Infallible>>,
 }
 
 impl Tracker {
     fn poll_abandoned(&mut self, cx: &mut Context<'_>) -> bool {
-        self.is_abandoned = self.is_abandoned || Pin::new(&mut self.abandoned).poll(cx).is_ready();
-        self.is_abandoned
+        self.abandoned.is_terminated() || Pin::new(&mut self.abandoned).poll(cx).is_ready()
     }
 }
 
 impl Sending {
     /// Whether the driver is done with the body: it has passed on all of it, or has given it up.
     pub(super) fn has_ended(&mut self) -> bool {
-        let ended = self.ended.as_mut().map(oneshot::Receiver::try_recv);
-        let has_ended = !matches!(ended, Some(Err(TryRecvError::Empty)));
-        if has_ended {
-            self.ended = None;
-        }
-        has_ended
+        !matches!(self.ended.try_recv(), Err(TryRecvError::Empty))
     }
 
     /// Waits until the driver is done with the body. Cancel-safe.
     pub(super) async fn wait_end(&mut self) {
-        if let Some(ended) = &mut self.ended {
-            let _ = ended.await;
+        if !self.ended.is_terminated() {
+            let _ = (&mut self.ended).await;
         }
-        self.ended = None;
     }
 
     /// Abandons the body: the driver gets an error as soon as it reads on.
@@ -95,11 +87,10 @@ impl RequestBody {
         let (abandon, abandoned) = oneshot::channel();
         self.tracker = Some(Tracker {
             abandoned,
-            is_abandoned: false,
             _ended: ended_sender,
         });
         Some(Sending {
-            ended: Some(ended),
+            ended,
             abandon: Some(abandon),
         })
     }

@@ -238,20 +238,14 @@ verdict := false if input.attributes.request.http.path == \"/conflict\"
     assert!(ask(&client).await.decision.allows());
 }
 
-/// Evaluations of one client leave a permit for another one's, which overtakes those that wait.
+/// Another client's evaluation overtakes those of one client that wait.
 #[tokio::test]
 async fn slow_evaluations_of_one_client_delay_no_other_client() {
     let file = NamedTempFile::with_suffix(".rego").expect("a file");
     std::fs::write(&file, SLOW_POLICY).expect("write");
     let policy = client(&format!("rego:{}", file.path().display()));
-    let slow = CheckInput {
-        path: "/slow",
-        ..CheckInput::default()
-    };
-    let other = CheckInput {
-        client: ([192, 0, 2, 8], 50_000).into(),
-        ..CheckInput::default()
-    };
+    let slow = CheckInput::with(|input| input.path = "/slow");
+    let other = CheckInput::with(|input| input.client = ([192, 0, 2, 8], 50_000).into());
     let is_answered = AtomicUsize::new(0);
     let ask_slowly = || async {
         slow.ask(&policy).await;

@@ -289,8 +289,10 @@ mod tests {
         let (mediator, interceptor) = fd_passing::seqpacket_pair().unwrap();
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let addr = listener.local_addr().unwrap();
-        let clients = [(); 3].map(|()| TcpStream::connect(addr).unwrap());
-        let listeners = [(addr.port(), OwnedFd::from(listener))];
+        let other = TcpListener::bind(("127.0.0.2", addr.port())).unwrap();
+        let other_addr = other.local_addr().unwrap();
+        let clients = [addr, addr, other_addr].map(|addr| TcpStream::connect(addr).unwrap());
+        let listeners = [listener, other].map(|listener| (addr.port(), OwnedFd::from(listener)));
         fd_passing::send_word(&mediator, addr.port().into(), None).unwrap();
         let received = receive(&interceptor, &listeners).unwrap();
         assert_eq!(received, FromMediator::Closed(clients.len()));

@@ -47,7 +47,7 @@ fn prepare<'a>(
     config: &ProtocolConfig,
 ) -> Result<PreparedCheck<'a>, AuthzError> {
     let encoded = encode(uri, request, &config.sent)?;
-    let take = config.take.to_vec();
+    let take = config.take.clone();
     Ok(Box::new(move |_| {
         Box::pin(async move {
             let (head, body) = client.exchange(&encoded).await?;

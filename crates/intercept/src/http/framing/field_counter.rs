@@ -267,7 +267,7 @@ const END_HEADERS: u8 = 0x4;
 const PADDED: u8 = 0x8;
 const PRIORITY: u8 = 0x20;
 
-/// As many streams as a client may have open at once.
+/// As many streams as a client may have open at once (MAX_CONCURRENT_STREAMS of the server).
 const MAX_BODIES: usize = 128;
 
 #[cfg(test)]
@@ -307,6 +307,10 @@ mod tests {
         assert!(counter.may_have_body(1));
         assert!(counter.may_have_body(3));
         assert!(!counter.may_have_body(301));
+        counter.note_body(305);
+        counter.note_body(1);
+        assert!(counter.may_have_body(3));
+        assert_eq!(counter.with_body.len(), MAX_BODIES);
     }
 
     #[test]

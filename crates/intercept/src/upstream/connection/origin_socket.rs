@@ -156,9 +156,11 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for CloseNotifyOptional<T> {
 #[cfg(test)]
 mod tests {
     use std::io::ErrorKind;
+    use std::time::Duration;
 
     use tokio::io::AsyncReadExt;
     use tokio::net::TcpListener;
+    use tokio::time::timeout;
 
     use super::*;
     use crate::upstream::connection_cap::ConnectionCap;
@@ -175,7 +177,8 @@ mod tests {
         // The reader waits by the time this task goes on.
         tokio::task::yield_now().await;
         permit.revoke();
-        let failed = reader.await.unwrap().unwrap_err();
+        let ended = timeout(Duration::from_secs(10), reader).await;
+        let failed = ended.expect("it is woken").unwrap().unwrap_err();
         assert_eq!(failed.kind(), ErrorKind::ConnectionAborted);
         assert_eq!(origin.read(&mut [0]).await.unwrap(), 0);
     }

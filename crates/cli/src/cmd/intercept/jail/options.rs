@@ -275,7 +275,9 @@ impl Args {
                 let every_host = format!("*:{port}")
                     .parse()
                     .map_err(UsageError::from_error)?;
-                all.extend(Some(every_host).filter(is_unopened));
+                if is_unopened(&every_host) {
+                    all.push(every_host);
+                }
             }
         }
         Ok(all)
