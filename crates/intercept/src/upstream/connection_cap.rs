@@ -148,4 +148,15 @@ mod tests {
         permits[0].release();
         assert!(idle.lease_to(client));
     }
+
+    #[test]
+    fn spare_permit_counts_against_the_cap() {
+        let cap = ConnectionCap::new(2);
+        let [first, second, third]: [IpAddr; 3] = [1, 2, 3].map(|last| [192, 0, 2, last].into());
+        let _permit = cap.acquire(first).expect("a permit");
+        let spare = cap.acquire_spare(second).expect("a permit");
+        assert!(cap.acquire_spare(third).is_none());
+        drop(spare);
+        assert!(cap.acquire_spare(third).is_some());
+    }
 }
