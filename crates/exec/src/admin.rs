@@ -3,6 +3,8 @@
 //! It reads the counters in the shared table, and asks the supervisor by a socket pair whether its event loop runs. HTTP is not
 //! parsed in the supervisor, because the supervisor may hold CAP_SYS_PTRACE, and all of the program's accepts may wait for it.
 
+mod liveness_socket;
+
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -10,6 +12,8 @@ use std::os::unix::net::UnixStream;
 use peername_sys::process::fork;
 use peername_sys::process::pidfd::PidFd;
 use peername_sys::{NameCall, SyscallError};
+
+pub(crate) use liveness_socket::LivenessSocket;
 
 /// The process of the admin endpoint, as seen from inside.
 #[derive(Debug)]

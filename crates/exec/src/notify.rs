@@ -20,7 +20,6 @@ mod denial_log;
 mod epoll_token;
 mod inflight_calls;
 mod listener_cache;
-mod liveness_socket;
 mod pending_accepts;
 pub mod reasons;
 mod refusal_log;
@@ -45,7 +44,6 @@ use supervisor::Supervisor;
 pub use config::SupervisorConfig;
 pub(crate) use denial_log::DenialLog;
 pub(crate) use inflight_calls::InflightCalls;
-pub(crate) use liveness_socket::LivenessSocket;
 pub(crate) use supervisor::HandedBackCall;
 
 use crate::stderr_line::try_write_line;

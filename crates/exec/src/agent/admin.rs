@@ -10,7 +10,7 @@ use peername_sys::ipc::shared_memory::{create_anonymous, map_words};
 use peername_sys::{NameCall, Result};
 
 use super::container::Container;
-use crate::notify::LivenessSocket;
+use crate::admin::LivenessSocket;
 use crate::stderr_line::try_write_line;
 
 /// Creates the memory of the sum: a table without entries.

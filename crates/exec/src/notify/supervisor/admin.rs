@@ -7,8 +7,8 @@ use peername_sys::event::epoll::Interest;
 use peername_sys::{NameCall, Result};
 
 use super::Supervisor;
+use crate::admin::LivenessSocket;
 use crate::notify::epoll_token::EpollToken;
-use crate::notify::liveness_socket::LivenessSocket;
 use crate::stderr_line::try_write_line;
 
 impl Supervisor {

@@ -1,11 +1,11 @@
-//! The end of the liveness socket of a supervisor, or of the agent. By it the process of the admin endpoint ([`crate::admin`])
+//! The end of the liveness socket of a supervisor, or of the agent. By it the process of the admin endpoint ([`super`])
 //! asks whether the event loop runs and learns of reloads, and each of the two processes notices that the other has exited.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
-use crate::admin::{RELOAD_REFUSED, RELOADED};
+use super::{RELOAD_REFUSED, RELOADED};
 
 /// The end of a supervisor, or of the agent.
 #[derive(Debug)]
