@@ -74,7 +74,8 @@ pub(crate) fn discard_all(socket: &Socket) -> Result<()> {
         .call("setsockopt(SO_ATTACH_FILTER)")
 }
 
-/// Whether IPV6_V6ONLY is set; `false` for an IPv4 socket.
+/// Whether an IPv6 socket takes no IPv4 (IPV6_V6ONLY); `false` for an IPv4 socket. An accepted socket has the option of its
+/// listener.
 pub fn is_ipv6_only(socket: impl AsFd) -> bool {
     SockRef::from(&socket).only_v6().unwrap_or(false)
 }

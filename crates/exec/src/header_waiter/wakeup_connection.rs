@@ -14,9 +14,10 @@ use std::time::{Duration, Instant};
 use peername_identity::{PortSet, Settings};
 use peername_sys::event::epoll::{Interest, Readiness};
 use peername_sys::netlink::is_delivered_locally;
+use peername_sys::socket::is_ipv6_only;
 use peername_sys::socket::transparent::is_transparent;
 use peername_sys::socket::upstream::{UpstreamSocket, local_addr};
-use peername_sys::tcp::{socket_info, stream};
+use peername_sys::tcp::stream;
 use peername_sys::{NameCall, Result, SyscallError};
 
 use super::listeners::ListenerAddr;
@@ -173,7 +174,7 @@ fn destinations(at: ListenerAddr, connection: impl AsFd) -> Vec<SocketAddr> {
         destinations.push(with_endpoint(listener, Ipv6Addr::LOCALHOST, port));
     }
     // Loopback may have no IPv6.
-    if ip.is_ipv4() || !socket_info::is_ipv6_only(&connection) {
+    if ip.is_ipv4() || !is_ipv6_only(&connection) {
         destinations.push(with_endpoint(listener, Ipv4Addr::LOCALHOST, port));
     }
     destinations

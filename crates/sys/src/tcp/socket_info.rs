@@ -49,11 +49,6 @@ pub fn is_listener(socket: impl AsFd) -> bool {
     SockRef::from(&socket).is_listener().unwrap_or(false)
 }
 
-/// Whether an IPv6 socket takes no IPv4 (IPV6_V6ONLY). An accepted socket has the option of its listener.
-pub fn is_ipv6_only(socket: impl AsFd) -> bool {
-    SockRef::from(&socket).only_v6().unwrap_or(false)
-}
-
 /// The id of the network namespace that the socket belongs to (SO_NETNS_COOKIE, since Linux 5.14);
 /// 0 where the kernel does not support it.
 pub fn netns_cookie(socket: impl AsFd) -> u64 {
