@@ -38,9 +38,8 @@ pub(crate) fn explain(argv: &[OsString], error: &clap::Error) -> Option<String> 
     }
     let words = &mask_words(words);
     match (name.to_str()?, error.kind()) {
-        ("jail", _) | ("intercept", ErrorKind::ValueValidation) => {
-            intercept::jail::explain_mistake(words, error)
-        }
+        ("jail", _) => intercept::jail::explain_mistake(words, error),
+        ("intercept", ErrorKind::ValueValidation) => intercept::explain_rule(error),
         ("exec", ErrorKind::UnknownArgument) => {
             let unknown = separator::context_text(error, ContextKind::InvalidArg)?;
             let before = words.split(|word| word == unknown.as_str()).next()?;

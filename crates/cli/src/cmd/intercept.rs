@@ -8,6 +8,7 @@ pub(crate) mod options;
 mod reload;
 mod rule_args;
 mod rule_file;
+mod rule_mistake;
 pub(crate) mod setup;
 
 use std::env;
@@ -53,6 +54,7 @@ use rustls_native_certs::{CertificateResult, load_native_certs};
 use admission_log::AdmissionFile;
 pub(crate) use options::Args;
 use reload::Control;
+pub(crate) use rule_mistake::explain_rule;
 use setup::Setup;
 
 /// The authority and the check services, which are read by now, and this host's addresses and privileges.
