@@ -108,7 +108,7 @@ fn refused_connect_fails() {
     });
     let files = fresh_directory("refused");
     let (origin, root) = Server::correct().start(&files);
-    let output = generator(origin, &root)
+    let output = generator(origin, &root, &ONE_CLIENT)
         .args(["--proxy", &proxy.to_string()])
         .output()
         .unwrap();
@@ -117,11 +117,29 @@ fn refused_connect_fails() {
     assert!(stderr.contains("CONNECT was answered"), "{stderr}");
 }
 
+/// Clients that start together begin further connections without the others, which may have none left.
+#[test]
+fn clients_that_start_together_need_not_share_the_requests_evenly() {
+    for shape in [
+        ["--requests", "5", "--clients", "2"],
+        ["--requests", "2", "--clients", "3"],
+    ] {
+        let files = fresh_directory("at-once");
+        let (origin, root) = Server::correct().start(&files);
+        let output = generator(origin, &root, &shape)
+            .arg("--at-once")
+            .output()
+            .unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{shape:?}: {stderr}");
+    }
+}
+
 /// Runs the generator; returns its output, or its error message.
 fn load(server: &Server) -> Result<String, String> {
     let files = fresh_directory(thread::current().name().unwrap());
     let (address, root) = server.start(&files);
-    let output = generator(address, &root).output().unwrap();
+    let output = generator(address, &root, &ONE_CLIENT).output().unwrap();
     let Output { stdout, stderr, .. } = &output;
     let text = |bytes: &Vec<u8>| String::from_utf8_lossy(bytes).into_owned();
     if output.status.success() {
@@ -131,10 +149,11 @@ fn load(server: &Server) -> Result<String, String> {
     }
 }
 
-fn generator(origin: SocketAddr, root: &Path) -> Command {
+fn generator(origin: SocketAddr, root: &Path, shape: &[&str]) -> Command {
     let mut command = Command::new(PROGRAM);
     command
-        .args(["intercept-load", "--requests", "6", "--clients", "1"])
+        .arg("intercept-load")
+        .args(shape)
         .args(["--origin", &origin.to_string(), "--authority"])
         .args([root, Path::new("--root"), root]);
     command
@@ -245,4 +264,5 @@ fn fresh_directory(name: &str) -> PathBuf {
     path
 }
 
+const ONE_CLIENT: [&str; 4] = ["--requests", "6", "--clients", "1"];
 const PROGRAM: &str = env!("CARGO_BIN_EXE_peername-bench");

@@ -57,7 +57,7 @@ impl Sandbox {
     ) -> Result<Self> {
         let directory = WorkDirectory::create_below(out)?;
         let program = std::env::current_exe().context("own path")?;
-        let mut child = namespace::enter(&program)
+        let mut child = namespace::isolated_command(&program)
             .arg(subcommand)
             .arg(serde_json::to_string(&cell(&directory.0))?)
             .stdin(Stdio::piped())

@@ -1,8 +1,8 @@
-//! A network and a process namespace for each sandbox.
+//! A network namespace and a PID namespace for each sandbox.
 //!
 //! The network namespace holds only a loopback device, and perhaps the kernel's fallback tunnels, which are down. So no
 //! packet can leave it. It is destroyed when the sandbox exits, with every TIME_WAIT socket, so that no contestant is
-//! affected by its predecessor's sockets. The first process of the process namespace is the sandbox: when it exits,
+//! affected by its predecessor's sockets. The first process of the PID namespace is the sandbox: when it exits,
 //! however it exits, the kernel kills everything that it started.
 
 use std::fs;
@@ -17,7 +17,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 /// user namespace too, which the kernel may refuse to ordinary users.
 ///
 /// It uses `setpriv` and `unshare` of util-linux: what they do between fork and exec is not possible in safe Rust.
-pub(crate) fn enter(program: &Path) -> Command {
+pub(crate) fn isolated_command(program: &Path) -> Command {
     let mut command = Command::new("setpriv");
     command.args([
         "--pdeathsig",
@@ -40,7 +40,7 @@ pub(crate) fn enter(program: &Path) -> Command {
 /// clients back to this machine, and as many descriptors as are allowed.
 ///
 /// # Errors
-/// There are devices besides loopback and [`FALLBACK_TUNNELS`], so this is not a namespace of [`enter`], or `ip` failed.
+/// There are devices besides loopback and [`FALLBACK_TUNNELS`], so this is not a namespace of [`isolated_command`], or `ip` failed.
 pub(crate) fn configure() -> Result<()> {
     let devices = fs::read_to_string("/proc/net/dev").context("read /proc/net/dev")?;
     let devices = devices.lines().filter_map(|line| line.split_once(':'));

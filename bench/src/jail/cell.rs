@@ -48,11 +48,11 @@ pub(crate) fn run(args: &CellArgs) -> Result<()> {
     let mut setup = JailSetup {
         program: &program,
         origin: ORIGIN,
-        root: &root,
+        root_ca: &root,
         is_root: cell.is_root,
     };
     let ca = cell.write_origin_ca(&setup)?;
-    setup.root = &ca.root;
+    setup.root_ca = &ca.root;
     cell.serve(&setup, &ca)
 }
 
@@ -87,7 +87,7 @@ impl JailCell {
             let root = root.to_owned();
             return Ok(OriginCa { root, issuer, key });
         }
-        let root = setup.root.to_owned();
+        let root = setup.root_ca.to_owned();
         certificates::write_origin_ca(&root, &issuer, &key)?;
         Ok(OriginCa { root, issuer, key })
     }

@@ -55,7 +55,7 @@ pub(super) struct JailSetup<'a> {
     pub(super) program: &'a Path,
     pub(super) origin: SocketAddrV4,
     /// The origin's root CA.
-    pub(super) root: &'a Path,
+    pub(super) root_ca: &'a Path,
     /// Whether this process is root outside of all namespaces, and may become another user.
     pub(super) is_root: bool,
 }
@@ -96,14 +96,16 @@ impl JailContestant {
             .env("TMPDIR", stage::temporary());
         match self.kind {
             Kind::Direct => {
-                command.args(&program[1..]).env("SSL_CERT_FILE", setup.root);
+                command
+                    .args(&program[1..])
+                    .env("SSL_CERT_FILE", setup.root_ca);
             }
             Kind::Peername => {
                 let origin = format!("{}/32:{}", setup.origin.ip(), setup.origin.port());
                 command
                     .args(["jail", "--allow", "*", "--allow-destination", &origin])
                     .arg("--extra-ca")
-                    .arg(setup.root)
+                    .arg(setup.root_ca)
                     .arg("--")
                     .args(program);
             }
@@ -174,7 +176,7 @@ mod tests {
         let setup = JailSetup {
             program: Path::new("peername"),
             origin: SocketAddrV4::new(Ipv4Addr::LOCALHOST, 443),
-            root: Path::new("root.pem"),
+            root_ca: Path::new("root.pem"),
             is_root: false,
         };
         let command = contestant.command(&setup, &["true"]);

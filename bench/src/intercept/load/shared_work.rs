@@ -18,6 +18,9 @@ use crate::load::meter::{latency_metrics, new_latency_histogram};
 /// The work that all clients share, and what they record.
 pub(super) struct SharedWork {
     shape: LoadShape,
+    /// The number of connections that wait for each other before their first request: with `at_once` the first one of each
+    /// client, else none.
+    first_connections: usize,
     start_barrier: Barrier,
     progress: RefCell<Progress>,
 }
@@ -31,9 +34,16 @@ struct Progress {
 
 impl SharedWork {
     pub(super) fn new(shape: LoadShape) -> Result<Self> {
+        let connections = shape.requests.div_ceil(shape.each);
+        let first_connections = if shape.at_once {
+            shape.clients.min(connections)
+        } else {
+            0
+        };
         Ok(Self {
             shape,
-            start_barrier: Barrier::new(if shape.at_once { shape.clients } else { 1 }),
+            first_connections,
+            start_barrier: Barrier::new(first_connections),
             progress: RefCell::new(Progress {
                 begun: 0,
                 latency: new_latency_histogram()?,
@@ -51,7 +61,7 @@ impl SharedWork {
                 self.run_connection(client, number, &host),
             )
             .await
-            .with_context(|| format!("{host}: no answer within {CONNECTION_TIMEOUT:?}"))
+            .with_context(|| format!("no answer within {CONNECTION_TIMEOUT:?}"))
             .flatten()
             .with_context(|| host.clone())?;
         }
@@ -68,7 +78,7 @@ impl SharedWork {
     async fn run_connection(&self, client: &Client, number: usize, host: &str) -> Result<()> {
         let mut start = Instant::now();
         let stream = client.connect(number, host).await?;
-        if self.shape.at_once {
+        if number < self.first_connections {
             self.start_barrier.wait().await;
             start = Instant::now();
         }
@@ -91,8 +101,8 @@ impl SharedWork {
         Ok(())
     }
 
-    /// Sends `count` requests one after the other. The latency of the first is measured from `start`, so it includes the
-    /// set-up of the connection.
+    /// Sends `count` requests one after the other, and records the latency of each: from the response before, or for the first
+    /// one from `start`. A `start` before the handshake makes the handshake a part of the first latency.
     async fn send_requests(
         &self,
         mut session: Session,

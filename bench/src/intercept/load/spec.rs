@@ -37,7 +37,7 @@ pub(crate) struct LoadShape {
     /// Resume TLS sessions
     #[arg(long)]
     pub(crate) resume: bool,
-    /// All clients connect first, then send their requests at the same instant
+    /// All clients open their first connection, then begin their handshakes at the same instant
     #[arg(long)]
     pub(crate) at_once: bool,
 }
