@@ -108,7 +108,7 @@ mod tests {
         let (peer, limits) = (IpAddr::from([192, 0, 2, 1]), HeaderLimits::default());
         let _guards: Vec<_> = (0..50).map(|_| pending.enter(peer, &limits)).collect();
         assert!(pending.enter(peer, &limits).is_some());
-        connections.lower(200);
+        connections.lower_by(200);
         assert!(pending.enter(peer, &limits).is_none());
     }
 }

@@ -61,7 +61,7 @@ impl ConnectionCap {
     pub(super) fn acquire(&self, client: IpAddr) -> Result<Arc<ConnectionPermit>, UpstreamError> {
         let share = self.shares.try_acquire(client);
         let share = share.ok_or(UpstreamError::ShareFull(self.max))?;
-        let (permit, before) = ConnectionPermit::count(&self.connections, &self.shares, share);
+        let (permit, before) = ConnectionPermit::issue(&self.connections, &self.shares, share);
         // An evicted connection is closed asynchronously: until then there is one connection more than the cap.
         if before < self.max || self.evict_idle() {
             return Ok(Arc::new(permit));
@@ -73,7 +73,7 @@ impl ConnectionCap {
     /// connection is evicted for the attempt, or if the client uses its share.
     pub(super) fn acquire_spare(&self, client: IpAddr) -> Option<ConnectionPermit> {
         let share = self.shares.try_acquire(client)?;
-        let (permit, before) = ConnectionPermit::count(&self.connections, &self.shares, share);
+        let (permit, before) = ConnectionPermit::issue(&self.connections, &self.shares, share);
         (before < self.max).then_some(permit)
     }
 

@@ -21,8 +21,8 @@ pub(super) struct ConnectionPermit {
 }
 
 impl ConnectionPermit {
-    /// Counts a connection that a client with this share uses, and returns how many there were before.
-    pub(super) fn count(
+    /// Issues a permit for a connection of a client with this share, whatever the cap is. Returns the number of permits before.
+    pub(super) fn issue(
         connections: &Arc<AtomicUsize>,
         shares: &Arc<ClientLimit>,
         share: ClientPermit,

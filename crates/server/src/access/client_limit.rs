@@ -100,9 +100,9 @@ mod tests {
         let client = IpAddr::from([192, 0, 2, 1]);
         let permits: Vec<_> = (0..201).filter_map(|_| limit.try_acquire(client)).collect();
         assert_eq!(permits.len(), 201);
-        capacity.lower(300);
+        capacity.lower_by(300);
         assert!(limit.try_acquire(client).is_none());
-        capacity.raise(300);
+        capacity.raise_by(300);
         assert!(limit.try_acquire(client).is_some());
     }
 }

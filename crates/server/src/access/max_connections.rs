@@ -22,11 +22,13 @@ impl MaxConnections {
         self.0.load(Relaxed)
     }
 
-    pub(crate) fn raise(&self, connections: usize) {
+    /// Raises the limit by this number of connections.
+    pub(crate) fn raise_by(&self, connections: usize) {
         self.0.fetch_add(connections, Relaxed);
     }
 
-    pub(crate) fn lower(&self, connections: usize) {
+    /// Lowers the limit by this number of connections.
+    pub(crate) fn lower_by(&self, connections: usize) {
         self.0.fetch_sub(connections, Relaxed);
     }
 }

@@ -57,11 +57,11 @@ impl LimitHandle {
         let permits = change.unsigned_abs();
         if change > 0 {
             let taken = self.permits.forget_permits(permits);
-            self.max.lower(taken);
+            self.max.lower_by(taken);
             reserved.permits = reserved.permits.saturating_add_unsigned(taken);
         } else {
             self.permits.add_permits(permits);
-            self.max.raise(permits);
+            self.max.raise_by(permits);
             reserved.permits = wanted;
         }
     }
