@@ -8,7 +8,8 @@ use moka::Expiry;
 use super::response::AuthzResponse;
 use super::verdict::{AuthzError, DecidedBy, Decision};
 
-/// The service's decisions by request, for all workers together. Single flight: of concurrent equal requests, one is sent.
+/// The check service's decisions by cache key, for all workers together. Single flight: while the service is queried about a
+/// request, equal requests wait for that decision, and are sent to the service only if it is not cacheable.
 #[derive(Debug)]
 pub(crate) struct Cache {
     decisions: moka::future::Cache<CacheKey, CachedDecision>,
@@ -34,7 +35,8 @@ enum NotCached {
 }
 
 impl Cache {
-    /// Caches an allowed request for `allow_for`, and a denial for a shorter time.
+    /// Makes a cache that keeps decisions for `allow_for` at most, and denials no longer than [`MAX_DENIAL_LIFETIME`]. The
+    /// service can shorten both.
     pub(crate) fn new(allow_for: Duration) -> Self {
         let decisions = moka::future::Cache::builder()
             .max_capacity(MAX_MEMORY)
