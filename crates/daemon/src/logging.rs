@@ -90,18 +90,20 @@ impl LogArgs {
     /// its file instead, whatever the level. Lines that are still queued are written when the guards are dropped. The handle
     /// changes the level. Needs a tokio runtime.
     pub fn start(self, audit: Option<AuditLog>) -> (Vec<LogGuard>, LevelHandle) {
+        let (filter, level) = level::filter(self.level(), audit.as_ref().map(|audit| audit.target));
         let (lines, guard): (Lines, _) = if self.log_format.is_none() && journal::native::connect()
         {
             let (writer, guard) = queue(JournalWriter, Arc::default());
             (JournalLayer::new(writer).boxed(), guard)
+        } else if self.is_go_mmproxy_format() {
+            let (writer, guard) = queue_batched(stdout());
+            let format = GoMmproxyFormat::new(level.clone());
+            let lines = fmt::layer().with_writer(writer).event_format(format);
+            (lines.boxed(), guard)
         } else {
-            let (writer, guard) = match self.log_format {
-                Some(Format::GoMmproxy) => queue_batched(stdout()),
-                _ => queue_batched(stderr()),
-            };
+            let (writer, guard) = queue_batched(stderr());
             (self.lines(writer, self.log_format, true), guard)
         };
-        let (filter, level) = level::filter(self.level(), audit.as_ref().map(|audit| audit.target));
         let guards = self.install(lines.with_filter(filter).boxed(), guard, audit);
         (guards, level)
     }
@@ -151,19 +153,15 @@ impl LogArgs {
         guards
     }
 
-    /// Returns the layer that writes lines in a format: by default text on a terminal, else JSON. `is_stderr`: the lines go to
-    /// standard error, which may be a terminal or the journal.
+    /// Returns the layer that writes lines in a format: by default text on a terminal, else JSON. Go-mmproxy's has a writer of
+    /// its own, in [`LogArgs::start`]. `is_stderr`: the lines go to standard error, which may be a terminal or the journal.
     fn lines(self, writer: impl LineWriter, format: Option<Format>, is_stderr: bool) -> Lines {
         let is_terminal = is_stderr && stderr().is_terminal();
         let is_journal = is_stderr && journal::is_stderr_journal();
         match format {
             Some(Format::Text) => text(writer, is_terminal, is_journal),
             None if is_terminal => text(writer, is_terminal, is_journal),
-            Some(Format::Json) | None => json(writer, is_journal),
-            Some(Format::GoMmproxy) => fmt::layer()
-                .with_writer(writer)
-                .event_format(GoMmproxyFormat::new(self.verbose))
-                .boxed(),
+            Some(Format::Json | Format::GoMmproxy) | None => json(writer, is_journal),
         }
     }
 

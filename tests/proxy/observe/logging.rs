@@ -8,6 +8,7 @@ use std::thread;
 use serde_json::Value;
 
 use crate::harness::addr::{FRONT_V4, LISTEN_V4, TARGET_V4, fresh_client_v4, v4};
+use crate::harness::admin::get;
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
 use crate::harness::datagram::DatagramSocket;
@@ -38,6 +39,29 @@ fn each_connection_has_one_log_line() {
     assert_eq!(line["bytes_to_downstream"], 10);
     assert_eq!(line["outcome"], "finished");
     assert_eq!(line["fault"], "none");
+}
+
+/// `-v 2` of go-mmproxy is `trace`: a line for each connection at its end. At the start the level is `info`.
+#[test]
+fn level_set_by_the_admin_endpoint_applies_to_go_mmproxys_format() {
+    let (lab, scratch) = (Lab::new(), Scratch::new());
+    let backend = Backend::listen(&lab.server, TARGET_V4);
+    let socket = scratch.path_text("admin.sock");
+    let line = format!(
+        "proxy --target={TARGET_V4} --listen={LISTEN_V4} --trust=any --log-format=go-mmproxy \
+         --admin=unix:{socket}"
+    );
+    let proxy = Peername::start(&lab.server, &words(&line), &[LISTEN_V4]);
+    let args = ["--unix-socket", &socket, "-X", "PUT", "-d", "trace"];
+    assert_eq!(get(&lab.server, &args, "/log-level"), "trace\n200");
+    let client = fresh_client_v4();
+    let header = header_bytes::v1(client, FRONT_V4);
+    let down = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header);
+    let up = backend.accept();
+    down.shutdown_write();
+    up.recv_to_end();
+    drop(up);
+    proxy.wait_logged_parts(&["connection closing", &client.to_string()]);
 }
 
 /// Without `-v`, peers that are refused can't fill a disk.

@@ -1,35 +1,38 @@
 //! The log format of go-mmproxy, for tools that parse it: JSON with its keys and its phrases.
 //!
-//! It is written from the same events as the native formats. Level 1 shows the connections that failed and level 2 all
-//! connections; there is one line for each, at its end.
+//! It is written from the same events as the native formats. Level 1 (`debug`) shows the connections that failed and level 2
+//! (`trace`) all connections; there is one line for each, at its end.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::thread;
 
+use peername_observe::admin::LogLevel as _;
 use peername_proxy::telemetry::codes::{self, Stage};
 use serde_json::{Value, json};
 use tracing::field::{Field, Visit};
-use tracing::{Event, Subscriber};
+use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
+use super::LevelHandle;
+
 /// Formats events as lines of go-mmproxy's log.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct GoMmproxyFormat {
-    /// As go-mmproxy's `-v`.
-    verbose: u8,
+    level: LevelHandle,
 }
 
 impl GoMmproxyFormat {
-    pub(super) fn new(verbose: u8) -> Self {
-        Self { verbose }
+    /// Makes the format of a log of this level, which may change.
+    pub(super) fn new(level: LevelHandle) -> Self {
+        Self { level }
     }
 
     /// Translates an event into lines, each as its pairs in order.
-    fn lines(self, mut fields: Fields) -> Vec<Pairs> {
+    fn lines(&self, mut fields: Fields) -> Vec<Pairs> {
         let message = fields.text("message");
         match message.as_str() {
             "listening" => listening(&fields),
@@ -47,11 +50,11 @@ impl GoMmproxyFormat {
         }
     }
 
-    fn connection(self, fields: &Fields) -> Option<Pairs> {
+    fn connection(&self, fields: &Fields) -> Option<Pairs> {
         let outcome = fields.text("outcome");
         let is_fault = !is_regular_end(&outcome);
         let error = is_fault.then(|| error_text(&outcome, &fields.text("error")));
-        if error.is_none() && self.verbose < 2 {
+        if error.is_none() && self.level.get() < Level::TRACE {
             return None;
         }
         let is_udp = fields.0.contains_key("datagrams_to_upstream");
@@ -231,13 +234,14 @@ fn listener_number() -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::logging::level;
 
     fn fields(pairs: &[(&str, Value)]) -> Fields {
         let owned = |(key, value): &(&str, Value)| ((*key).to_owned(), value.clone());
         Fields(pairs.iter().map(owned).collect())
     }
 
-    fn lines(verbose: u8, pairs: &[(&str, Value)]) -> Vec<String> {
+    fn lines(level: Level, pairs: &[(&str, Value)]) -> Vec<String> {
         let line = |pairs: Pairs| {
             let pairs: Vec<_> = pairs
                 .iter()
@@ -245,7 +249,8 @@ mod tests {
                 .collect();
             pairs.join(" ")
         };
-        let lines = GoMmproxyFormat::new(verbose).lines(fields(pairs));
+        let (_filter, level) = level::filter(level, None);
+        let lines = GoMmproxyFormat::new(level).lines(fields(pairs));
         lines.into_iter().map(line).collect()
     }
 
@@ -262,7 +267,7 @@ mod tests {
                 r#"msg="listening" listenerNum={number} protocol="TCP" listenAddr="0.0.0.0:8443""#
             )
         };
-        assert_eq!(lines(0, &event), [line(0), line(1)]);
+        assert_eq!(lines(Level::INFO, &event), [line(0), line(1)]);
     }
 
     #[test]
@@ -279,12 +284,12 @@ mod tests {
             ]
         };
         let common = r#"listenerNum=0 protocol="TCP" listenAddr="0.0.0.0:1" frontendRemoteAddr="10.0.0.1:5" frontendLocalAddr="0.0.0.0:1" clientAddr="192.0.2.1:7" targetAddr="127.0.0.1:2""#;
-        assert!(lines(1, &event("finished")).is_empty());
+        assert!(lines(Level::DEBUG, &event("finished")).is_empty());
         let closing = format!(r#"msg="connection closing" {common}"#);
-        assert_eq!(lines(2, &event("finished")), [closing]);
+        assert_eq!(lines(Level::TRACE, &event("finished")), [closing]);
         let error = r#"error="failed to establish backend connection: it refused""#;
         let dropping = format!(r#"msg="dropping connection" {common} {error}"#);
-        assert_eq!(lines(1, &event("connect_refused")), [dropping]);
+        assert_eq!(lines(Level::DEBUG, &event("connect_refused")), [dropping]);
     }
 
     #[test]
@@ -294,9 +299,9 @@ mod tests {
                 ("message", json!("connection ended")),
                 ("outcome", json!(outcome)),
             ];
-            assert!(lines(1, &event).is_empty(), "{outcome}");
+            assert!(lines(Level::DEBUG, &event).is_empty(), "{outcome}");
             let closing = r#"msg="connection closing" listenerNum=0 protocol="TCP""#;
-            assert_eq!(lines(2, &event), [closing], "{outcome}");
+            assert_eq!(lines(Level::TRACE, &event), [closing], "{outcome}");
         }
     }
 
@@ -345,6 +350,6 @@ mod tests {
             ("peer", json!("10.0.0.1:5")),
         ];
         let expected = r#"msg="dropping datagram" listenerNum=0 protocol="UDP" frontendRemoteAddr="10.0.0.1:5" error="send buffer full""#;
-        assert_eq!(lines(0, &event), [expected]);
+        assert_eq!(lines(Level::INFO, &event), [expected]);
     }
 }
