@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use data_encoding::HEXLOWER_PERMISSIVE;
 use peername_observe::shell::quote;
-use peername_proto::{is_reversed_port_range, kind, parse_unbracketed, port_range};
+use peername_proto::{Vendor, is_reversed_port_range, kind, parse_unbracketed, port_range};
 use peername_sys::resolve as names;
 
 /// Parses a duration: `500ms`, `5s`, `2m`; at most a year, which can be added to any clock's current time.
@@ -254,7 +254,7 @@ static HAS_FAILED_LOOKUP: AtomicBool = AtomicBool::new(false);
 
 /// Parses a TLV's type, by name or number: `authority`, `aws-vpce-id`, `0xEA`, `234`.
 pub fn tlv_kind(text: &str) -> Result<u8, String> {
-    kind::from_vendor_name(text).map_or_else(|| sent_tlv_kind(text), Ok)
+    Vendor::kind_from_name(text).map_or_else(|| sent_tlv_kind(text), Ok)
 }
 
 /// Parses the type of a TLV to be sent as it is: one by a vendor's name would have to be encoded in that vendor's form.

@@ -46,48 +46,23 @@ pub fn name(kind: u8) -> &'static str {
         0xe0..=0xef => "CUSTOM",
         0xf0..=0xf7 => "EXPERIMENT",
         0xf8..=0xff => "FUTURE",
-        _ => find_name(&NAMES, kind).unwrap_or("UNASSIGNED"),
+        _ => NAMES
+            .iter()
+            .find(|(known, _)| *known == kind)
+            .map_or("UNASSIGNED", |(_, name)| *name),
     }
-}
-
-/// The name of the vendor's TLV of this type.
-pub(crate) fn vendor_name(kind: u8) -> Option<&'static str> {
-    find_name(&VENDOR_NAMES, kind)
-}
-
-fn find_name(names: &[(u8, &'static str)], kind: u8) -> Option<&'static str> {
-    names
-        .iter()
-        .find(|(known, _)| *known == kind)
-        .map(|(_, name)| *name)
 }
 
 /// The type of this name, in upper or lower case and with `-` or `_`. Ranges and types inside SSL have none.
 pub fn from_name(name: &str) -> Option<u8> {
-    find_kind(&NAMES, name)
-}
-
-/// The type of the vendor's TLV of this name, likewise ([`Vendor`](crate::Vendor)).
-pub fn from_vendor_name(name: &str) -> Option<u8> {
-    find_kind(&VENDOR_NAMES, name)
-}
-
-/// The names of vendors' TLVs as an option's value has them: `aws-vpce-id`.
-#[cfg(feature = "std")]
-pub fn vendor_option_names() -> Vec<String> {
-    VENDOR_NAMES
-        .map(|(_, name)| name.to_ascii_lowercase().replace('_', "-"))
-        .into()
-}
-
-fn find_kind(names: &[(u8, &str)], name: &str) -> Option<u8> {
-    names
+    NAMES
         .iter()
         .find(|(_, known)| is_same_name(known, name))
         .map(|(kind, _)| *kind)
 }
 
-fn is_same_name(known: &str, name: &str) -> bool {
+/// Whether `name` is a known name, as [`from_name`] compares it.
+pub(super) fn is_same_name(known: &str, name: &str) -> bool {
     known.len() == name.len()
         && known.bytes().zip(name.bytes()).all(|(known, byte)| {
             known == byte.to_ascii_uppercase() || (known, byte) == (b'_', b'-')
@@ -102,11 +77,6 @@ const NAMES: [(u8, &str); 7] = [
     (UNIQUE_ID, "UNIQUE_ID"),
     (SSL, "SSL"),
     (NETNS, "NETNS"),
-];
-const VENDOR_NAMES: [(u8, &str); 3] = [
-    (AWS, "AWS_VPCE_ID"),
-    (AZURE, "AZURE_LINKID"),
-    (GCP, "GCP_PSC_ID"),
 ];
 
 pub(crate) fn ssl_name(kind: u8) -> &'static str {

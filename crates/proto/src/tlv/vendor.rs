@@ -17,20 +17,61 @@ pub enum Vendor<'a> {
     GcpPscConnection(u64),
 }
 
+/// The type of a vendor's TLV: its name, and how its value is read and given on the command line.
+struct VendorKind {
+    kind: u8,
+    name: &'static str,
+    decode: for<'a> fn(&'a [u8]) -> Option<Vendor<'a>>,
+    #[cfg(feature = "std")]
+    encode: fn(&str) -> Result<Vec<u8>, &'static str>,
+}
+
+/// All known vendors, in the order in which help texts list them.
+const VENDORS: [VendorKind; 3] = [
+    VendorKind {
+        kind: kind::AWS,
+        name: "AWS_VPCE_ID",
+        decode: decode_aws,
+        #[cfg(feature = "std")]
+        encode: encode_aws,
+    },
+    VendorKind {
+        kind: kind::AZURE,
+        name: "AZURE_LINKID",
+        decode: decode_azure,
+        #[cfg(feature = "std")]
+        encode: encode_azure,
+    },
+    VendorKind {
+        kind: kind::GCP,
+        name: "GCP_PSC_ID",
+        decode: decode_gcp,
+        #[cfg(feature = "std")]
+        encode: encode_gcp,
+    },
+];
+
 impl<'a> Vendor<'a> {
     /// Decodes a TLV; `None` if no vendor has its type, or its value does not have the vendor's form.
     pub fn read(tlv: Tlv<'a>) -> Option<Self> {
-        match tlv.kind {
-            kind::AWS => aws(tlv.value).map(Self::AwsVpcEndpoint),
-            kind::AZURE => azure(tlv.value).map(Self::AzureLinkId),
-            kind::GCP => tlv
-                .value
-                .try_into()
-                .ok()
-                .map(u64::from_be_bytes)
-                .map(Self::GcpPscConnection),
-            _ => None,
-        }
+        let vendor = VENDORS.iter().find(|vendor| vendor.kind == tlv.kind)?;
+        (vendor.decode)(tlv.value)
+    }
+
+    /// The type of the vendor's TLV of this name, compared as by [`kind::from_name`].
+    pub fn kind_from_name(name: &str) -> Option<u8> {
+        VENDORS
+            .iter()
+            .find(|vendor| kind::is_same_name(vendor.name, name))
+            .map(|vendor| vendor.kind)
+    }
+
+    /// The names of vendors' TLVs as an option's value has them: `aws-vpce-id`.
+    #[cfg(feature = "std")]
+    pub fn option_names() -> Vec<String> {
+        VENDORS
+            .map(|vendor| vendor.name.to_ascii_lowercase().replace('_', "-"))
+            .into()
     }
 
     /// Encodes the value of a TLV of this type that is given in the vendor's notation.
@@ -40,24 +81,8 @@ impl<'a> Vendor<'a> {
     /// The reason why no balancer of the vendor sends this value.
     #[cfg(feature = "std")]
     pub fn encode(kind: u8, text: &str) -> Result<Vec<u8>, &'static str> {
-        let no_number = "the id is a decimal number";
-        match kind {
-            kind::AWS => {
-                let value = [&[AWS_VPCE_ID][..], text.as_bytes()].concat();
-                aws(&value)
-                    .ok_or("the id of a VPC endpoint is vpce- and letters, digits and hyphens")?;
-                Ok(value)
-            }
-            kind::AZURE => {
-                let id: u32 = text.parse().map_err(|_| no_number)?;
-                Ok([&[AZURE_LINKID][..], &id.to_le_bytes()].concat())
-            }
-            kind::GCP => {
-                let id: u64 = text.parse().map_err(|_| no_number)?;
-                Ok(id.to_be_bytes().to_vec())
-            }
-            _ => Err("no vendor has this type"),
-        }
+        let vendor = VENDORS.iter().find(|vendor| vendor.kind == kind);
+        (vendor.ok_or("no vendor has this type")?.encode)(text)
     }
 }
 
@@ -65,27 +90,57 @@ impl Tlv<'_> {
     /// The name of the vendor's TLV if the value has that vendor's form; else that of the type in the specification, without
     /// its `PP2_TYPE_`, or of the type's range, such as `CUSTOM` or `UNASSIGNED`.
     pub fn name(self) -> &'static str {
-        Vendor::read(self)
-            .and_then(|_| kind::vendor_name(self.kind))
-            .unwrap_or_else(|| kind::name(self.kind))
+        VENDORS
+            .iter()
+            .find(|vendor| vendor.kind == self.kind && (vendor.decode)(self.value).is_some())
+            .map_or_else(|| kind::name(self.kind), |vendor| vendor.name)
     }
 }
 
-fn aws(value: &[u8]) -> Option<&str> {
+fn decode_aws(value: &[u8]) -> Option<Vendor<'_>> {
     let id = value.strip_prefix(&[AWS_VPCE_ID])?;
     let suffix = id.strip_prefix(b"vpce-")?;
     let is_plain = suffix
         .iter()
         .all(|byte| byte.is_ascii_alphanumeric() || *byte == b'-');
-    core::str::from_utf8(id).ok().filter(|_| is_plain)
+    let id = core::str::from_utf8(id).ok().filter(|_| is_plain)?;
+    Some(Vendor::AwsVpcEndpoint(id))
+}
+
+#[cfg(feature = "std")]
+fn encode_aws(id: &str) -> Result<Vec<u8>, &'static str> {
+    let value = [&[AWS_VPCE_ID][..], id.as_bytes()].concat();
+    decode_aws(&value)
+        .ok_or("the id of a VPC endpoint is vpce- and letters, digits and hyphens")?;
+    Ok(value)
 }
 
 /// The number is little endian, unlike everything else in a header.
-fn azure(value: &[u8]) -> Option<u32> {
+fn decode_azure(value: &[u8]) -> Option<Vendor<'_>> {
     let id = value.strip_prefix(&[AZURE_LINKID])?;
-    id.try_into().ok().map(u32::from_le_bytes)
+    let id = id.try_into().ok().map(u32::from_le_bytes)?;
+    Some(Vendor::AzureLinkId(id))
 }
 
+#[cfg(feature = "std")]
+fn encode_azure(id: &str) -> Result<Vec<u8>, &'static str> {
+    let id: u32 = id.parse().map_err(|_| NO_NUMBER)?;
+    Ok([&[AZURE_LINKID][..], &id.to_le_bytes()].concat())
+}
+
+fn decode_gcp(value: &[u8]) -> Option<Vendor<'_>> {
+    let id = value.try_into().ok().map(u64::from_be_bytes)?;
+    Some(Vendor::GcpPscConnection(id))
+}
+
+#[cfg(feature = "std")]
+fn encode_gcp(id: &str) -> Result<Vec<u8>, &'static str> {
+    let id: u64 = id.parse().map_err(|_| NO_NUMBER)?;
+    Ok(id.to_be_bytes().to_vec())
+}
+
+#[cfg(feature = "std")]
+const NO_NUMBER: &str = "the id is a decimal number";
 /// `PP2_SUBTYPE_AWS_VPCE_ID`: the first byte of the value.
 const AWS_VPCE_ID: u8 = 0x01;
 /// `PP2_SUBTYPE_AZURE_PRIVATEENDPOINT_LINKID`: the first byte of the value.
@@ -120,15 +175,23 @@ mod tests {
             (0xee, &[1, 4, 3, 2, 1], "azure-linkid", "16909060"),
             (0xe0, &gcp, "gcp-psc-id", "48190319207922788"),
         ];
-        assert_eq!(
-            kind::vendor_option_names(),
-            tlvs.map(|(_, _, name, _)| name)
-        );
+        assert_eq!(Vendor::option_names(), tlvs.map(|(_, _, name, _)| name));
         for (kind, value, name, text) in tlvs {
             assert_eq!(Vendor::encode(kind, text), Ok(value.to_vec()));
-            assert_eq!(kind::from_vendor_name(name), Some(kind));
+            assert_eq!(Vendor::kind_from_name(name), Some(kind));
             let shown = Tlv { kind, value }.name();
-            assert_eq!(kind::from_vendor_name(shown), Some(kind));
+            assert_eq!(Vendor::kind_from_name(shown), Some(kind));
+        }
+    }
+
+    #[test]
+    fn page_of_required_tlvs_lists_every_vendor() {
+        for name in Vendor::option_names() {
+            let row = format!("\n| `{name}` | ");
+            assert!(
+                include_str!("../../../../docs/bans.md").contains(&row),
+                "{name}"
+            );
         }
     }
 

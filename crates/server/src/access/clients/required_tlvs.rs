@@ -35,7 +35,7 @@ pub enum ParseRequiredTlvError {
     /// The name is not known, or the text has another form.
     #[error(
         "use NAME=VALUE, the name one of alpn, authority, {}, or a number: 0xEA=HEX",
-        kind::vendor_option_names().join(", ")
+        Vendor::option_names().join(", ")
     )]
     Form,
     /// The value of a number is not hexadecimal.
@@ -58,7 +58,7 @@ impl FromStr for RequiredTlv {
         if value.is_empty() && !name.starts_with("0x") {
             return Err(Empty);
         }
-        if let Some(kind) = kind::from_vendor_name(name) {
+        if let Some(kind) = Vendor::kind_from_name(name) {
             let expected = Expected::Bytes(Vendor::encode(kind, value).map_err(Value)?);
             return Ok(Self { kind, expected });
         }
