@@ -147,6 +147,27 @@ fn optional_headers_are_counted() {
 }
 
 #[test]
+fn list_that_can_not_be_read_sets_the_gauge() {
+    for mode in MODES {
+        let list = Scratch::new();
+        let path = list.write("denied", "");
+        let served = Served::start(mode, &[&format!("--deny-client=@{path}")]);
+        served.wait_metric("peername_lists_stale 0");
+        for (text, line) in [
+            ("nonsense\n", "\npeername_lists_stale 1\n"),
+            ("192.0.2.7\n", "\npeername_lists_stale 0\n"),
+        ] {
+            list.write("denied", text);
+            // The supervisor checks the file for changes when a client comes.
+            wait_until(line, || {
+                served.assert_serves(fresh_client_v4());
+                served.get("/metrics").contains(line)
+            });
+        }
+    }
+}
+
+#[test]
 fn level_of_the_log_is_changed_over_the_unix_socket() {
     for mode in MODES {
         let served = Served::start(mode, &[]);

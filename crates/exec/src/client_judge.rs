@@ -34,6 +34,9 @@ pub trait ClientJudge: Debug {
         ends: ConnectionEnds,
         client: Option<SocketAddr>,
     ) -> Result<(), DeniedClient>;
+
+    /// Whether a list could not be read when it was last tried, so that the previous lists are in force.
+    fn has_stale_lists(&self) -> bool;
 }
 
 /// The addresses of a connection, as the kernel has them.

@@ -15,15 +15,18 @@ pub enum Gauge {
     PendingAccepts,
     /// Containers of the agent. The words 3 to 5 are the refusal verbosity and two settings.
     Containers = 6,
+    /// 1 while a list of clients can't be read and the previous one stays in force; of the agent the number of such containers.
+    StaleLists,
 }
 
 impl Gauge {
     /// All gauges.
-    pub const ALL: [Self; 4] = [
+    pub const ALL: [Self; 5] = [
         Self::PendingHeaders,
         Self::ReadyConnections,
         Self::PendingAccepts,
         Self::Containers,
+        Self::StaleLists,
     ];
 }
 

@@ -64,7 +64,7 @@ fn list_that_can_not_be_read_is_reported_with_the_container() {
     let files = Scratch::new();
     let list = files.write("denied", "192.0.2.7\n");
     let policy = format!("--deny-client=@{list}");
-    let agent = Agent::start(&[&policy]);
+    let agent = Agent::start(&[&policy, ADMIN]);
     let (lab, scratch) = (Lab::new(), Scratch::new());
     let container = Container::new("one", &scratch, agent.profile("default"));
     let _server = run(&container, &lab, "level");
@@ -82,6 +82,7 @@ fn list_that_can_not_be_read_is_reported_with_the_container() {
         line.is_some_and(|line| line.contains("container one: ")),
         "{log}"
     );
+    wait_metric(agent.host(), &[], "peername_lists_stale 1");
 }
 
 /// The counters are sums over all containers, the ended ones included.

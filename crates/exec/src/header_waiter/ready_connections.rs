@@ -102,6 +102,10 @@ pub(super) mod tests {
         ) -> Result<(), DeniedClient> {
             Ok(())
         }
+
+        fn has_stale_lists(&self) -> bool {
+            false
+        }
     }
 
     #[test]

@@ -65,7 +65,7 @@ impl Collector for ProcessCollector {
             "Upgrades that failed, after which this process went on",
             state.upgrades_refused,
         )?;
-        // `exec` accepts no connections itself, and reports lists that can't be read in its log.
+        // `exec` and `agent` accept no connections themselves; their supervisors read the lists.
         let Some(limit) = &self.limit else {
             return Ok(());
         };

@@ -33,6 +33,8 @@ struct ListFiles {
     read: Option<Fingerprints>,
     /// When the files were last compared with `read`.
     compared: Option<Instant>,
+    /// Whether the last read has failed.
+    is_stale: bool,
     /// Throttles the log of failures of reads that are tried again.
     failures: RepeatThrottle,
     /// A duplicate of standard error that is closed while the files are read: clients and threads of the program may have taken
@@ -95,6 +97,7 @@ impl ListJudge {
         files.reserve_descriptor();
         let before = files.read.replace(read);
         let is_retry = before.is_some_and(|before| before.is_incomplete());
+        files.is_stale = reread.is_err();
         files.log_failure(reread, is_retry);
     }
 
@@ -170,6 +173,10 @@ impl ClientJudge for ListJudge {
         let claim = client.map(ClaimedSource::canonical);
         let client = HeaderClient::of_read_header(claim, PeerAddr(ends.peer));
         self.judge_client(ends, client)
+    }
+
+    fn has_stale_lists(&self) -> bool {
+        self.files.borrow().is_stale
     }
 }
 

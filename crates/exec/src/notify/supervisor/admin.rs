@@ -8,6 +8,7 @@ use peername_sys::{NameCall, Result};
 
 use super::Supervisor;
 use crate::admin::LivenessSocket;
+use crate::client_judge::ClientJudge;
 use crate::notify::epoll_token::EpollToken;
 use crate::stderr_line::try_write_line;
 
@@ -24,10 +25,13 @@ impl Supervisor {
     /// Stores the gauges, for the admin endpoint.
     pub(super) fn store_gauges(&self) {
         let (pending, ready) = self.waiter.counts();
+        let judge = self.judge.as_deref();
+        let has_stale_lists = judge.is_some_and(ClientJudge::has_stale_lists);
         for (gauge, value) in [
             (Gauge::PendingHeaders, pending),
             (Gauge::ReadyConnections, ready),
             (Gauge::PendingAccepts, self.pending.len()),
+            (Gauge::StaleLists, usize::from(has_stale_lists)),
         ] {
             self.table.settings().set_gauge(gauge, value as u64);
         }

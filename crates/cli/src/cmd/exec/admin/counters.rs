@@ -66,6 +66,11 @@ impl Collector for ExecCollector {
                 "Entries of the table of clients, with those of closed connections until the next sweep",
                 settings.used(),
             ),
+            (
+                "peername_lists_stale",
+                "1 while a list of clients can't be read and the previous one stays in force",
+                settings.gauge(Gauge::StaleLists).min(1),
+            ),
         ] {
             gauge(&mut encoder, name, help, value)?;
         }
