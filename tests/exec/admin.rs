@@ -9,8 +9,9 @@ use rustix::process::Signal;
 use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
 use crate::harness::admin::{ADMIN, get, wait_answer, wait_metric};
 use crate::harness::conn::Conn;
+use crate::harness::header_bytes;
 use crate::harness::lab::{
-    Lab, Process, Scratch, assert_contains, assert_fails, stdout_text, wait_until,
+    Host, Lab, Process, Scratch, assert_contains, assert_fails, stdout_text, wait_until,
 };
 use crate::harness::peername::{
     AS_NOBODY, BINARY, NO_CAPABILITIES, Peername, copy_executable, words,
@@ -133,6 +134,35 @@ fn metrics_agree_with_what_redis_and_the_clients_saw() {
     }
 }
 
+/// Whether the library admits them or, as with lists of clients, the header waiter.
+#[test]
+fn headers_without_a_client_are_counted_as_handed_over() {
+    for mode in MODES {
+        for options in [&[][..], &["--deny-client=203.0.113.99"]] {
+            let served = Served::start(mode, options);
+            for header in without_client() {
+                let conn = served.send(&[&header[..], b"PING\r\n"].concat());
+                conn.recv_text_until(|text| text == "+PONG\r\n");
+            }
+            for line in [
+                "peername_connections_accepted_total 3",
+                "peername_connections_total{protocol=\"tcp\",outcome=\"handed_over\"} 3",
+            ] {
+                served.wait_metric(line);
+            }
+        }
+    }
+}
+
+/// Headers of the balancer's own connections.
+fn without_client() -> [Vec<u8>; 3] {
+    [
+        b"PROXY UNKNOWN\r\n".to_vec(),
+        header_bytes::raw(header_bytes::LOCAL, header_bytes::UNSPEC, &[]),
+        header_bytes::nlb_health_check(),
+    ]
+}
+
 /// Connections without a header that the program gets are counted as `passed_through`.
 #[test]
 fn optional_headers_are_counted() {
@@ -228,6 +258,7 @@ fn killed_endpoint_is_reported_and_harms_no_client() {
 }
 
 /// The endpoint's sockets are in the host's network and not in the program's private one, also if an ordinary user runs `exec`.
+/// Connections are counted at their end, with or without a client in the header.
 #[test]
 fn netns_serves_the_endpoint_outside() {
     for through in [&[][..], &[AS_NOBODY, NO_CAPABILITIES].concat()] {
@@ -264,8 +295,26 @@ fn netns_serves_the_endpoint_outside() {
             &["--unix-socket", &socket],
             "peername_connections_active 0",
         );
-        assert!(get(host, &[], "/metrics").contains("outcome=\"finished\""));
+        let before = count_finished(host);
+        assert!(before > 0);
+        for header in without_client() {
+            let request = [&header[..], b"PING\r\nQUIT\r\n"].concat();
+            let conn = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &request);
+            assert_eq!(conn.recv_text_to_end(), "+PONG\r\n+OK\r\n");
+        }
+        wait_until("the ends", || count_finished(host) == before + 3);
     }
+}
+
+/// The value of the counter of connections that ended well, as of `proxy`.
+fn count_finished(host: &Host) -> u64 {
+    let metrics = get(host, &[], "/metrics");
+    let is_finished = |line: &&str| {
+        line.starts_with("peername_connections_total{") && line.contains("\"finished\"")
+    };
+    let line = metrics.lines().find(is_finished).unwrap_or_default();
+    let value = line.rsplit(' ').next();
+    value.and_then(|value| value.parse().ok()).unwrap_or(0)
 }
 
 #[test]

@@ -99,9 +99,11 @@ fn admin_endpoint_counts_over_all_containers() {
         let _server = run(&container, &lab, "level");
         assert_sees(&lab, fresh_client_v4());
         Conn::assert_reset(&lab.balancer, LISTEN_V4, b"no header\r\n");
+        let _check = Conn::connect_and_send(&lab.balancer, LISTEN_V4, b"PROXY UNKNOWN\r\n");
         metric("peername_agent_containers 1");
+        let handed_over = 2 * number;
         metric(&format!(
-            "peername_connections_total{{protocol=\"tcp\",outcome=\"handed_over\"}} {number}"
+            "peername_connections_total{{protocol=\"tcp\",outcome=\"handed_over\"}} {handed_over}"
         ));
         metric(&format!(
             "peername_header_errors_total{{reason=\"no_header\"}} {number}"
