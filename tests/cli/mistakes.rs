@@ -4,8 +4,8 @@ mod secrets;
 mod values;
 
 use crate::harness::lab::{Host, assert_contains, assert_fails, stderr_text};
-use crate::harness::peername::{Peername, words};
-use crate::harness::rig::jail::{JailRig, User};
+use crate::harness::peername::{Peername, User, words};
+use crate::harness::rig::jail::JailRig;
 
 #[test]
 fn mistakes_are_answered_with_cause_and_fix() {

@@ -18,11 +18,10 @@ use crate::harness::lab::{
     Host, Lab, Process, Scratch, WAIT_LIMIT, python, stderr_text, wait_until,
 };
 use crate::harness::peername::{
-    AS_NOBODY, BINARY, NO_CAPABILITIES, Peername, copy_executable, words,
+    AS_NOBODY, BINARY, NO_CAPABILITIES, Peername, USERS, User, copy_executable, words,
 };
 use crate::harness::programs::sender::Haproxy;
 use crate::harness::rig::exec_notify::{kill_pid, network_of, wait_helper_pid};
-use crate::harness::rig::jail::{USERS, User};
 use crate::harness::rig::proxy::{connect_client, header_for};
 
 /// A server on 127.0.0.1:8443 and [::1]:8443 of a private network.

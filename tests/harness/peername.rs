@@ -179,6 +179,16 @@ pub(crate) fn words(line: &str) -> Vec<&str> {
     line.split_whitespace().collect()
 }
 
+/// The user that starts a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum User {
+    Root,
+    /// Without any capability.
+    Nobody,
+}
+
+pub(crate) const USERS: [User; 2] = [User::Root, User::Nobody];
+
 /// The prefix of a command that runs it as an ordinary user.
 pub(crate) const AS_NOBODY: &[&str] = &[
     "setpriv",

@@ -3,12 +3,13 @@
 
 use std::process::Command;
 
-use super::http::streams;
 use crate::harness::addr::v4;
 use crate::harness::check::service::Opa;
 use crate::harness::lab::lossy_text;
 use crate::harness::peername::BINARY;
-use crate::harness::rig::intercept::{InterceptRig, LONG_CHECK_TIMEOUT, PROXY_ADDR};
+use crate::harness::rig::intercept::{
+    InterceptRig, LONG_CHECK_TIMEOUT, PROXY_ADDR, WEBSOCKET_SERVER,
+};
 
 /// A client, and parts of the output that is expected of it.
 struct Client {
@@ -137,7 +138,7 @@ fn python_requests_in_strict_mode_shows_refusals() {
 fn python_websockets_shows_refusals() {
     Client {
         sources: &[("websocket.py", include_str!("clients/websocket.py"))],
-        server: Some(streams::WEBSOCKET_SERVER),
+        server: Some(WEBSOCKET_SERVER),
         prepare: "",
         command: "/usr/bin/python3 $DIR/websocket.py",
         passes: "there and back",

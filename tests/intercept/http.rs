@@ -7,5 +7,5 @@ mod heads;
 mod refused_heads;
 mod request_framing;
 mod response_framing;
-pub(crate) mod streams;
+mod streams;
 mod truncation;

@@ -11,11 +11,12 @@ use crate::harness::admin::{ADMIN, wait_metric};
 use crate::harness::backend::Backend;
 use crate::harness::check::service::Service;
 use crate::harness::lab::{assert_contains, assert_fields, wait_until};
+use crate::harness::peername::User;
 use crate::harness::programs::collector::Collector;
 use crate::harness::rig::intercept::{
     CLIENT_IP, InterceptLab, InterceptRig, LONG_CHECK_TIMEOUT, recv_head,
 };
-use crate::harness::rig::jail::{JailRig, User};
+use crate::harness::rig::jail::JailRig;
 
 #[test]
 fn allowed_request_has_a_span_to_which_its_audit_line_and_its_check_belong() {

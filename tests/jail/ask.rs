@@ -2,7 +2,8 @@
 
 use crate::harness::addr::v4;
 use crate::harness::lab::{Process, assert_fails, assert_succeeds};
-use crate::harness::rig::jail::{JailRig, USERS, User};
+use crate::harness::peername::{USERS, User};
+use crate::harness::rig::jail::JailRig;
 
 const EXPECT: &str = include_str!("../harness/programs/terminal/expect.py");
 const QUESTION: &str = "is not on the lists";

@@ -7,7 +7,8 @@ use serde_json::Value;
 use crate::harness::lab::{
     assert_contains, assert_fails, json_lines, stderr_text, stdout_text, wait_for,
 };
-use crate::harness::rig::jail::{JailRig, User};
+use crate::harness::peername::User;
+use crate::harness::rig::jail::JailRig;
 
 /// A request has a line before it is sent, and one with the same id at its end.
 #[test]

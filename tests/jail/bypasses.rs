@@ -13,7 +13,8 @@ use std::thread;
 use std::time::Duration;
 
 use crate::harness::lab::{Process, stdout_text, wait_until};
-use crate::harness::rig::jail::{JailRig, User};
+use crate::harness::peername::User;
+use crate::harness::rig::jail::JailRig;
 use attempts::{Attempt, Control, PRELUDE, Rules};
 
 /// Processes outside that print a line for every contact: one on the origin's host, and one on the jail's host, as the jail's

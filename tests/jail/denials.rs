@@ -11,7 +11,8 @@ use serde_json::Value;
 
 use crate::harness::addr::v4;
 use crate::harness::lab::{Process, assert_contains, stderr_text, stdout_text, wait_until};
-use crate::harness::rig::jail::{JailRig, USERS, User};
+use crate::harness::peername::{USERS, User};
+use crate::harness::rig::jail::JailRig;
 
 /// The lines of standard error that the jail wrote, and not the program.
 pub(super) fn own_lines(stderr: &[u8]) -> Vec<String> {

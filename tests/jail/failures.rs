@@ -3,7 +3,8 @@
 use super::denials::own_lines;
 use crate::harness::addr::v4;
 use crate::harness::lab::{Process, assert_contains};
-use crate::harness::rig::jail::{JailRig, User};
+use crate::harness::peername::User;
+use crate::harness::rig::jail::JailRig;
 
 /// Programs often show only a status, so the jail reports the cause.
 #[test]

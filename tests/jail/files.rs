@@ -3,8 +3,8 @@
 use std::fs;
 
 use crate::harness::lab::{assert_fails, assert_prints, assert_succeeds, stderr_text, stdout_text};
-use crate::harness::peername::{AS_NOBODY, NO_CAPABILITIES};
-use crate::harness::rig::jail::{JailRig, USERS, User};
+use crate::harness::peername::{AS_NOBODY, NO_CAPABILITIES, USERS, User};
+use crate::harness::rig::jail::JailRig;
 
 /// A directory with a secret that every user may read.
 fn make_secret(rig: &JailRig) -> String {

@@ -8,7 +8,8 @@ use std::path::Path;
 use crate::harness::lab::{
     Process, assert_contains, assert_fails, stderr_text, stdout_text, wait_for, wait_until,
 };
-use crate::harness::rig::jail::{JailRig, USERS, User};
+use crate::harness::peername::{USERS, User};
+use crate::harness::rig::jail::JailRig;
 
 /// Starts a server of the host on a Unix socket, which sends `served` to each client.
 fn start_unix_server(rig: &JailRig, path: &str) -> Process {

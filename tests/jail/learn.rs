@@ -5,7 +5,8 @@ use std::os::unix::fs::chown;
 
 use super::start_server;
 use crate::harness::lab::{assert_contains, stderr_text, stdout_text, wait_for};
-use crate::harness::rig::jail::{JailRig, USERS, User};
+use crate::harness::peername::{USERS, User};
+use crate::harness::rig::jail::JailRig;
 
 const SCRIPT: &str =
     "curl -sS https://a.test/echo; curl -sS http://b.test/echo; curl -sS https://b.test/echo

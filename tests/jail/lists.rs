@@ -10,8 +10,8 @@ use crate::harness::addr::v4;
 use crate::harness::lab::{
     Process, assert_contains, assert_count, assert_fails, stderr_text, stdout_text,
 };
-use crate::harness::peername::words;
-use crate::harness::rig::jail::{JailRig, USERS, User};
+use crate::harness::peername::{USERS, User, words};
+use crate::harness::rig::jail::JailRig;
 
 const CURL: &str = "curl -sS --max-time 10 -o /dev/null -w '%{http_code} '";
 

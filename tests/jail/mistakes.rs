@@ -1,7 +1,8 @@
 //! Typical mistakes on the command line.
 
 use crate::harness::lab::{assert_fails, stderr_text};
-use crate::harness::rig::jail::{JailRig, User};
+use crate::harness::peername::User;
+use crate::harness::rig::jail::JailRig;
 
 /// Each answer has the cause and what to type, in three lines at most.
 #[test]

@@ -1,7 +1,8 @@
 //! Servers of the program on the ports that the jail opens.
 
 use crate::harness::lab::stdout_text;
-use crate::harness::rig::jail::{JailRig, USERS, User};
+use crate::harness::peername::{USERS, User};
+use crate::harness::rig::jail::JailRig;
 
 /// A server is reached at the address that it binds, and other hosts are still reached at theirs.
 #[test]

@@ -10,8 +10,8 @@ use crate::harness::lab::{
     assert_contains, assert_fails, assert_prints, assert_succeeds, stderr_text, stdout_text,
     wait_for, wait_until,
 };
-use crate::harness::peername::words;
-use crate::harness::rig::jail::{JailRig, USERS, User};
+use crate::harness::peername::{USERS, User, words};
+use crate::harness::rig::jail::JailRig;
 
 #[test]
 fn exit_code_is_the_programs() {

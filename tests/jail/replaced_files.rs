@@ -7,7 +7,8 @@ use std::path::PathBuf;
 use crate::harness::lab::{
     Process, assert_contains, assert_fails, stderr_text, stdout_text, wait_until,
 };
-use crate::harness::rig::jail::{JailRig, USERS, User};
+use crate::harness::peername::{USERS, User};
+use crate::harness::rig::jail::JailRig;
 
 /// A directory that the user of the jail may write.
 fn make_dir(rig: &JailRig, user: User, name: &str) -> PathBuf {

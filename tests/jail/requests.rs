@@ -3,8 +3,8 @@
 use crate::harness::lab::{
     assert_contains, assert_count, assert_fails, stderr_text, stdout_text, wait_until,
 };
-use crate::harness::peername::words;
-use crate::harness::rig::jail::{JailRig, USERS, User};
+use crate::harness::peername::{USERS, User, words};
+use crate::harness::rig::jail::JailRig;
 
 #[test]
 fn curl_reaches_the_origin_as_root_and_as_ordinary_user() {

@@ -5,8 +5,9 @@ use std::net::TcpListener;
 use super::denials::own_lines;
 use crate::harness::addr::v4;
 use crate::harness::lab::{Process, stderr_text, wait_until};
+use crate::harness::peername::User;
 use crate::harness::programs::server::sshd;
-use crate::harness::rig::jail::{JailRig, User};
+use crate::harness::rig::jail::JailRig;
 
 const GREETER: &str = include_str!("tcp/greeter.py");
 

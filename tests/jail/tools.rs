@@ -1,7 +1,8 @@
 //! Package managers, clients of services and a browser, unmodified: the mirror of the test is the only allowed host.
 
 use crate::harness::lab::{assert_contains, stderr_text};
-use crate::harness::rig::jail::{JailRig, User};
+use crate::harness::peername::User;
+use crate::harness::rig::jail::JailRig;
 
 const ALLOW: [&str; 2] = ["-q", "--allow=a.test"];
 

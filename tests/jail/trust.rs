@@ -1,7 +1,8 @@
 //! Programs trust the interceptor's authority, by variables and by the files of the system.
 
 use crate::harness::lab::{stderr_text, stdout_text};
-use crate::harness::rig::jail::{JailRig, User};
+use crate::harness::peername::User;
+use crate::harness::rig::jail::JailRig;
 
 /// The programs run with the variables of the jail and, if they read the authorities of the system, also without (`env -i`).
 #[test]

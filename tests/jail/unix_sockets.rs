@@ -3,7 +3,8 @@
 use std::process::Command;
 
 use crate::harness::lab::{assert_prints, stdout_text};
-use crate::harness::rig::jail::{JailRig, USERS, User};
+use crate::harness::peername::{USERS, User};
+use crate::harness::rig::jail::JailRig;
 
 fn run_python(rig: &JailRig, user: User, options: &[&str], script: &str) -> String {
     let script = rig

@@ -9,7 +9,8 @@ use std::process::Output;
 use crate::harness::addr::v4;
 use crate::harness::lab::assert_contains;
 use crate::harness::page::Page;
-use crate::harness::rig::jail::{JailRig, User};
+use crate::harness::peername::User;
+use crate::harness::rig::jail::JailRig;
 
 const README: Page = Page::new(include_str!("../../../README.md"));
 const TUTORIAL: Page = Page::new(include_str!("../../../docs/tutorial-outbound.md"));

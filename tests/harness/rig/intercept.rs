@@ -166,6 +166,12 @@ impl InterceptRig {
         let printed = self.lab.client.run("timeout", &args);
         printed.trim().to_owned()
     }
+
+    /// Opens a WebSocket over HTTP/2 to the origin on port 9001; returns what it sends back, or the status of a refusal.
+    #[track_caller]
+    pub(crate) fn websocket_over_http2(&self, path: &str) -> String {
+        self.run_python_client(HTTP2_WEBSOCKET_CLIENT, &[path])
+    }
 }
 
 impl InterceptLab {
@@ -313,6 +319,11 @@ const HOSTS: &str = include_str!("intercept/hosts");
 const OPENSSL: &str = include_str!("intercept/openssl.sh");
 
 const NGINX: &str = include_str!("intercept/nginx.conf");
+
+/// An origin on port 9001 that echoes the messages of WebSockets; at `/cut` it resets the connection.
+pub(crate) const WEBSOCKET_SERVER: &str = include_str!("intercept/websocket_server.py");
+
+const HTTP2_WEBSOCKET_CLIENT: &str = include_str!("intercept/http2_websocket_client.py");
 
 /// Answers each query with NXDOMAIN.
 const NO_SUCH_NAME: &str = include_str!("intercept/no_such_name.py");

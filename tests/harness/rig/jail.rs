@@ -4,18 +4,8 @@
 use std::process::{Command, Output};
 
 use crate::harness::lab::{Process, Scratch, assert_succeeds, with_files};
-use crate::harness::peername::{AS_NOBODY, NO_CAPABILITIES, copy_executable};
+use crate::harness::peername::{AS_NOBODY, NO_CAPABILITIES, User, copy_executable};
 use crate::harness::rig::intercept::InterceptLab;
-
-/// The user that starts the jail.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum User {
-    Root,
-    /// Without any capability.
-    Nobody,
-}
-
-pub(crate) const USERS: [User; 2] = [User::Root, User::Nobody];
 
 /// nginx on the origin's host, and the files of the test.
 pub(crate) struct JailRig {

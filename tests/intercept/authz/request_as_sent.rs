@@ -2,16 +2,17 @@
 
 use super::decisions::{CHECK_OPTION, CHECK_SERVICE, start_check, start_with_check};
 use crate::harness::lab::assert_contains;
-use crate::harness::rig::intercept::{InterceptLab, LONG_CHECK_TIMEOUT, recv_head};
-use crate::intercept::http::streams::{WEBSOCKET_SERVER, websocket_over_http2};
+use crate::harness::rig::intercept::{
+    InterceptLab, LONG_CHECK_TIMEOUT, WEBSOCKET_SERVER, recv_head,
+};
 
 /// An extended CONNECT becomes a GET, and a rule about GET applies to it.
 #[test]
 fn websocket_over_http2_is_checked_as_its_origin_gets_it() {
     let (rig, check) = start_with_check(&["--allow-destination=10.81.0.1:9001"]);
     let _server = rig.start_python_origin(WEBSOCKET_SERVER);
-    assert_eq!(websocket_over_http2(&rig, "/chat"), "one two");
-    assert_eq!(websocket_over_http2(&rig, "/secret"), "403");
+    assert_eq!(rig.websocket_over_http2("/chat"), "one two");
+    assert_eq!(rig.websocket_over_http2("/secret"), "403");
     check.wait_logged("request GET https a.test:9001 /secret ");
 }
 

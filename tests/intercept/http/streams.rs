@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use crate::harness::lab::assert_fields;
-use crate::harness::rig::intercept::InterceptRig;
+use crate::harness::rig::intercept::{InterceptRig, WEBSOCKET_SERVER};
 
 /// An echo server of python3-websockets, and its client through CONNECT.
 #[test]
@@ -26,14 +26,8 @@ fn websocket_passes_over_http1() {
 fn websocket_passes_over_http2() {
     let rig = InterceptRig::new(&["--allow-destination=10.81.0.1:9001"]);
     let _server = rig.start_python_origin(WEBSOCKET_SERVER);
-    assert_eq!(websocket_over_http2(&rig, "/chat"), "one two");
+    assert_eq!(rig.websocket_over_http2("/chat"), "one two");
     assert_eq!(rig.wait_audit_lines("/chat", 1)[0]["method"], "CONNECT");
-}
-
-/// Opens a WebSocket over HTTP/2; returns what an echo server sends back, or the status of a refusal.
-#[track_caller]
-pub(crate) fn websocket_over_http2(rig: &InterceptRig, path: &str) -> String {
-    rig.run_python_client(HTTP2_WEBSOCKET_CLIENT, &[path])
 }
 
 /// Over HTTP/1.1 a failed upgrade is a response like any other. Over HTTP/2 it is a 502, because 200 to a CONNECT would mean
@@ -42,7 +36,7 @@ pub(crate) fn websocket_over_http2(rig: &InterceptRig, path: &str) -> String {
 fn websocket_refused_by_the_origin_is_refused() {
     let rig = InterceptRig::new(&["--allow-destination=10.81.0.1:9001"]);
     let server = rig.start_python_origin(EVENTS_SERVER);
-    assert_eq!(websocket_over_http2(&rig, "/chat"), "502");
+    assert_eq!(rig.websocket_over_http2("/chat"), "502");
     drop(server);
     let upgrade = [
         "Connection: Upgrade",
@@ -75,7 +69,7 @@ fn websocket_refused_by_the_origin_is_refused() {
 fn websocket_over_http2_needs_the_origins_confirmation() {
     let rig = InterceptRig::new(&["--allow-destination=10.81.0.1:9001"]);
     let _server = rig.start_python_origin(CARELESS_WEBSOCKET_SERVER);
-    assert_eq!(websocket_over_http2(&rig, "/chat"), "502");
+    assert_eq!(rig.websocket_over_http2("/chat"), "502");
     let line = &rig.wait_audit_lines("/chat", 1)[0];
     assert!(line.to_string().contains("Sec-WebSocket-Accept"), "{line}");
 }
@@ -99,14 +93,10 @@ fn server_sent_events_are_not_buffered() {
     assert_eq!(rig.run_python_client(EVENTS_CLIENT, &[]), "1 2 3");
 }
 
-pub(crate) const WEBSOCKET_SERVER: &str = include_str!("streams/websocket_server.py");
-
 /// Switches protocols whatever the request is, with the Sec-WebSocket-Accept of RFC 6455's example.
 const CARELESS_WEBSOCKET_SERVER: &str = include_str!("streams/careless_websocket_server.py");
 
 const WEBSOCKET_CLIENT: &str = include_str!("streams/websocket_client.py");
-
-const HTTP2_WEBSOCKET_CLIENT: &str = include_str!("streams/http2_websocket_client.py");
 
 const GRPC_SERVER: &str = include_str!("streams/grpc_server.py");
 

@@ -4,7 +4,7 @@
 //! Each cell of `attempts/*.py` is an attempt: `# %% NAME [CONTROL]` or `# %% NAME [CONTROL, RULES]`, then the script, which
 //! is run after `prelude.py`.
 
-use crate::harness::rig::jail::User;
+use crate::harness::peername::User;
 
 /// An attempt to get out.
 pub(super) struct Attempt {
