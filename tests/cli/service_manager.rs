@@ -26,6 +26,8 @@ use crate::harness::rig::intercept::recv_head;
 use crate::harness::rig::proxy::{connect_client, connect_fresh_client, front_of};
 use crate::harness::rig::upgrade::{Binary, UpgradeRig};
 
+mod transparent;
+
 /// The states: READY once the proxy listens, watchdog messages, the beginning and end of a reload, STOPPING.
 #[test]
 fn service_manager_is_notified_of_each_state() {
