@@ -12,7 +12,7 @@ use crate::harness::addr::{LISTEN_V4, v4};
 use crate::harness::backend::Backend;
 use crate::harness::conn::{Conn, End};
 use crate::harness::lab::{Host, Lab, Scratch, assert_contains, wait_until};
-use crate::harness::peername::{BINARY, words};
+use crate::harness::peername::{BINARY, Peername, words};
 use crate::harness::rig::load::under_load;
 use crate::harness::rig::upgrade::{Binary, UpgradeRig};
 
@@ -82,6 +82,35 @@ fn draining_process_answers_a_request_whose_head_has_begun() {
     rig.wait_drained();
 }
 
+/// The heads have arrived in part, but the process has read nothing of them when it begins to drain.
+#[test]
+fn draining_process_answers_requests_whose_heads_are_unread() {
+    let (lab, scratch) = (Lab::new(), Scratch::new());
+    let ca = init_authority(&lab, &scratch);
+    let args = [&words(INTERCEPT)[..], &[&ca, "--workers=1"]].concat();
+    let mut process = Peername::start(&lab.server, &args, &[LISTEN_V4]);
+    let request = request("keep-alive");
+    let (beginning, rest) = request.split_at(20);
+    let connections: [Conn; 8] = std::array::from_fn(|_| Conn::connect(&lab.balancer, LISTEN_V4));
+    for conn in &connections {
+        conn.send(&request);
+        conn.recv_text_until(|text| text.contains("request_id"));
+    }
+    process.suspend();
+    for conn in &connections {
+        conn.send(beginning);
+    }
+    process.signal(Signal::TERM);
+    process.signal(Signal::CONT);
+    process.wait_logged("waiting for open connections");
+    thread::sleep(AFTER_DRAIN_BEGAN);
+    for conn in &connections {
+        conn.send(rest);
+        assert_last_answer(conn);
+    }
+    process.wait_success(Duration::from_secs(5));
+}
+
 /// The new process has opened the file before it was moved, and SIGHUP reaches the old process.
 #[test]
 fn log_that_is_rotated_during_an_upgrade_is_opened_again() {
@@ -128,12 +157,16 @@ fn password_of_the_upstream_proxy_is_masked_and_kept_by_an_upgrade() {
 
 /// Starts a proxy on [`LISTEN_V4`] with an authority of its own.
 fn start(lab: &Lab, scratch: &Scratch, options: &[&str]) -> UpgradeRig {
+    let ca = init_authority(lab, scratch);
+    let args = [&words(INTERCEPT)[..], &[&ca]].concat();
+    UpgradeRig::start(&lab.server, &[&args[..], options].concat())
+}
+
+/// Creates an authority; returns the option that names it.
+fn init_authority(lab: &Lab, scratch: &Scratch) -> String {
     let ca = format!("--ca={}", scratch.path_text("ca"));
     lab.server.run(BINARY, &["ca", "init", &ca]);
-    let line =
-        format!("intercept --listen=10.81.0.1:8443 --allow-client=10.81.0.0/24 --drain=600s {ca}");
-    let args = words(&line);
-    UpgradeRig::start(&lab.server, &[&args[..], options].concat())
+    ca
 }
 
 #[track_caller]
@@ -180,6 +213,8 @@ fn request(connection: &str) -> Vec<u8> {
     format!("GET {target} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: {connection}\r\n\r\n").into()
 }
 
+const INTERCEPT: &str =
+    "intercept --listen=10.81.0.1:8443 --allow-client=10.81.0.0/24 --drain=600s";
 const PARENT_PROXY: SocketAddr = v4([10, 81, 0, 2], 3128);
 /// Long enough for a drain to close what it does not wait for.
 const AFTER_DRAIN_BEGAN: Duration = Duration::from_millis(300);
