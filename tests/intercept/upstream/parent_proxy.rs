@@ -1,8 +1,10 @@
 //! A parent proxy between this one and all origins.
 
+use std::net::SocketAddr;
+
 use crate::harness::addr::v4;
 use crate::harness::lab::{Process, with_files};
-use crate::harness::peername::{Peername, words};
+use crate::harness::peername::{BINARY, Peername, words};
 use crate::harness::rig::intercept::{InterceptLab, InterceptRig, PROXY_ADDR};
 
 /// tinyproxy, which requires a password: tunnels for TLS, absolute form for the rest.
@@ -64,11 +66,43 @@ fn loop_of_two_proxies_ends() {
         "intercept --listen=203.0.113.1:8081 --allow-client=any --passthrough=a.test --ca {ca} \
          --upstream-proxy=http://{PROXY_ADDR}"
     );
-    let args = words(&line);
-    let _other = Peername::start(&rig.lab.balancer, &args, &[v4([203, 0, 113, 1], 8081)]);
+    let _other = Peername::start(&rig.lab.balancer, &words(&line), &[OTHER_PROXY]);
     assert!(!rig.try_curl(&["https://a.test/"]).status.success());
     rig.proxy.wait_logged("\"proxy_loop\"");
     assert_eq!(rig.curl_status(&["http://a.test/"]), 508);
+}
+
+/// Both open the TLS of their tunnels, and each trusts the authority of the other. So only the Via of the tunnels ends the loop.
+#[test]
+fn loop_of_two_proxies_that_open_tls_ends() {
+    let stage = InterceptLab::new();
+    let other_ca = stage.scratch.path_text("other-ca");
+    let run_ca = |command| {
+        stage
+            .lab
+            .client
+            .run(BINARY, &["ca", command, "--ca", &other_ca])
+    };
+    run_ca("init");
+    let other_pem = stage.scratch.write("other.pem", &run_ca("export"));
+    let rig = stage.start(&[
+        "--upstream-proxy=http://203.0.113.1:8081",
+        &format!("--extra-ca={other_pem}"),
+    ]);
+    let pem = rig.scratch.path_text("ca.pem");
+    let line = format!(
+        "intercept --listen=203.0.113.1:8081 --allow-client=any --ca {other_ca} --extra-ca {pem} \
+         --upstream-proxy=http://{PROXY_ADDR}"
+    );
+    let _other = Peername::start(&rig.lab.balancer, &words(&line), &[OTHER_PROXY]);
+    let problem = rig.curl_problem(&["https://a.test/"]);
+    assert_eq!(problem["code"], "upstream_proxy_refused", "{problem}");
+    assert_eq!(
+        problem["detail"], "the upstream proxy answered CONNECT with 508",
+        "{problem}"
+    );
+    rig.proxy
+        .wait_logged_parts(&["\"CONNECT\"", "\"proxy_loop\""]);
 }
 
 fn start_tinyproxy(stage: &InterceptLab) -> Process {
@@ -79,6 +113,8 @@ fn start_tinyproxy(stage: &InterceptLab) -> Process {
     let process = Process::start_through(&stage.lab.server, &through, "tinyproxy", &args);
     process.wait_listening(&[v4([10, 81, 0, 1], 3128)])
 }
+
+const OTHER_PROXY: SocketAddr = v4([203, 0, 113, 1], 8081);
 
 const TINYPROXY: &str = "\
 Listen 10.81.0.1
