@@ -1,12 +1,13 @@
 //! The program accepts every command of the pages: its options exist, and their values are valid. What commands do is tested
 //! page by page.
 
+use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::harness::lab::{Host, stderr_text};
 use crate::harness::page::{Page, commands};
-use crate::harness::peername::Peername;
+use crate::harness::peername::{BINARY, Peername};
 
 const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
@@ -47,6 +48,42 @@ fn every_command_of_the_pages_is_valid() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert!(tried > 100, "{tried}");
+}
+
+/// Those of the commands that keep running, by their long names.
+#[test]
+fn pages_name_every_option() {
+    let host = Host::new();
+    let pages: String = pages()
+        .iter()
+        .map(|path| fs::read_to_string(path).expect("a page"))
+        .collect();
+    let named: HashSet<_> = pages
+        .split(|c: char| !c.is_ascii_alphanumeric() && c != '-')
+        .collect();
+    for command in ["proxy", "forward", "exec", "agent", "intercept", "jail"] {
+        let help = host.run(BINARY, &[command, "--help"]);
+        let options: Vec<_> = help.lines().filter_map(long_option).collect();
+        assert!(options.len() > 20, "{command}: {options:?}");
+        let missing: Vec<_> = options
+            .iter()
+            .filter(|option| !named.contains(*option))
+            .collect();
+        assert!(missing.is_empty(), "{command}: {missing:?}");
+    }
+}
+
+/// The option that a line of a help describes: `  -l, --listen <ADDR>` or `      --workers <N>`, less far to the right than the
+/// descriptions.
+fn long_option(line: &str) -> Option<&str> {
+    let declaration = line
+        .strip_prefix("      --")
+        .or_else(|| line.strip_prefix("  -")?.get(1..)?.strip_prefix(", --"))?;
+    let name_len = declaration
+        .find([' ', '[', '='])
+        .unwrap_or(declaration.len());
+    let start = line.len() - declaration.len() - "--".len();
+    line.get(start..start + "--".len() + name_len)
 }
 
 /// README.md and the pages in docs/.

@@ -3,10 +3,13 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use peername_exec::notify::reasons::{Class, classify};
+use peername_identity::Counter;
 use peername_intercept::admin::code_advice::advise;
 
 const PAGE: &str = include_str!("../../../docs/logs.md");
 const INTERCEPT_PAGE: &str = include_str!("../../../docs/intercept.md");
+const CHECK_PAGE: &str = include_str!("../../../docs/check.md");
 const UDP_PAGE: &str = include_str!("../../../docs/udp.md");
 const ADMIN_PAGE: &str = include_str!("../../../docs/admin.md");
 const OUTCOME: &str = include_str!("../../../crates/proxy/src/outcome.rs");
@@ -107,6 +110,36 @@ fn page_lists_every_reason_for_a_dropped_datagram() {
     let written = labels(include_str!("../../../crates/proxy/src/udp/drop_reason.rs"));
     let missing: Vec<_> = written.difference(&documented).collect();
     assert!(!written.is_empty() && missing.is_empty(), "{missing:?}");
+}
+
+#[test]
+fn page_of_metrics_lists_every_outcome_of_exec() {
+    let (_, section) = ADMIN_PAGE
+        .split_once("## Metrics of `exec`")
+        .expect("the section");
+    for (class, outcome) in Counter::ALL.map(classify) {
+        let metric = match class {
+            Class::Served => "| `peername_connections_total{",
+            Class::HeaderError => "| `peername_header_errors_total{",
+            Class::Denied => "| `peername_denied_total{",
+            Class::Undecided => continue,
+        };
+        let row = section.lines().find(|line| line.starts_with(metric));
+        assert!(quoted(row.expect(metric)).contains(outcome), "{outcome}");
+    }
+}
+
+#[test]
+fn page_of_checks_lists_every_code_and_every_outcome() {
+    let documented = quoted(CHECK_PAGE);
+    for source in [
+        include_str!("../../../crates/intercept/src/authz/verdict.rs"),
+        include_str!("../../../crates/intercept/src/authz/metrics.rs"),
+    ] {
+        let written = labels(source);
+        let missing: Vec<_> = written.difference(&documented).collect();
+        assert!(written.len() > 5 && missing.is_empty(), "{missing:?}");
+    }
 }
 
 #[test]
@@ -264,7 +297,7 @@ fn page_lists_every_exit_code() {
 }
 
 /// All Rust files below a directory.
-fn sources(directory: &Path) -> Vec<PathBuf> {
+pub(super) fn sources(directory: &Path) -> Vec<PathBuf> {
     let Ok(entries) = std::fs::read_dir(directory) else {
         return Vec::new();
     };

@@ -3,10 +3,12 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::path::Path;
 
 use serde_json::Value;
 
 use super::follow::{shell, start};
+use super::logs_page::sources;
 use crate::harness::addr::v4;
 use crate::harness::conn::Conn;
 use crate::harness::lab::{Host, Lab, Process, Scratch, assert_contains, wait_for};
@@ -19,6 +21,11 @@ use crate::harness::rig::proxy::ProxyRig;
 const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 /// The address that `packaging/prometheus/scrape.yml` scrapes.
 const ADMIN: &str = "--admin=127.0.0.1:9100";
+const ADMIN_PAGE: Page = Page::new(include_str!("../../../docs/admin.md"));
+const AGENT_PAGE: &str = include_str!("../../../docs/agent.md");
+const CHECK_PAGE: &str = include_str!("../../../docs/check.md");
+const INTERCEPT_PAGE: &str = include_str!("../../../docs/intercept.md");
+const TYPES: [&str; 3] = ["counter", "gauge", "histogram"];
 const PAGE: &str = include_str!("../../../crates/observe/src/admin/page.html");
 const TOP: [&str; 4] = [
     include_str!("../../../crates/cli/src/cmd/top/app.rs"),
@@ -49,9 +56,17 @@ fn alerts_fire_for_their_causes_and_without_a_cause_none_does() {
     }
 }
 
-#[test]
-fn rules_dashboard_page_and_top_query_metrics_that_exist() {
+/// What each command exports.
+struct Scrapes {
+    proxy: String,
+    intercept: String,
+    exec: String,
+}
+
+/// Starts each command with a cause for the metrics that are exported once they have counted, and scrapes it.
+fn scrape_commands() -> Scrapes {
     let proxy = ProxyRig::new(&[ADMIN]);
+    drop(proxy.connect_client(v4([203, 0, 113, 7], 56324)));
     let intercept = InterceptRig::new(&[
         ADMIN,
         "--check=http://127.0.0.1:9/",
@@ -70,9 +85,76 @@ fn rules_dashboard_page_and_top_query_metrics_that_exist() {
     let args = ["exec", "--trust=any", ADMIN, "--", "redis-server"];
     let _redis =
         Process::start(&exec.server, BINARY, &args).wait_listening(&[v4([127, 0, 0, 1], 9100)]);
-    let exported: BTreeSet<String> = [&proxy.lab.server, &intercept.lab.balancer, &exec.server]
+    Scrapes {
+        proxy: scrape(&proxy.lab.server),
+        intercept: scrape(&intercept.lab.balancer),
+        exec: scrape(&exec.server),
+    }
+}
+
+/// By the name of its samples, on the page of the command and, where the page has a column of types, with its type.
+#[test]
+fn pages_list_every_exported_metric_with_its_type() {
+    let scrapes = scrape_commands();
+    let of_proxy = ADMIN_PAGE
+        .section("## Metrics of `proxy` and `forward`")
+        .text();
+    let of_exec = ADMIN_PAGE.section("## Metrics of `exec`").text();
+    let (_, of_all) = of_proxy
+        .split_once("have these, too:")
+        .expect("the metrics of every process");
+    for (scrape, pages) in [
+        (&scrapes.proxy, vec![of_proxy]),
+        (&scrapes.intercept, vec![INTERCEPT_PAGE, CHECK_PAGE, of_all]),
+        (&scrapes.exec, vec![of_exec]),
+    ] {
+        let text = pages.join("\n");
+        let types: Vec<_> = types(scrape).collect();
+        assert!(types.len() > 10, "{scrape}");
+        for (family, kind) in types {
+            let suffix = if kind == "counter" { "_total" } else { "" };
+            let name = format!("{family}{suffix}");
+            let line = text
+                .lines()
+                .find(|line| words(line).any(|word| word == name));
+            let line = line.unwrap_or_else(|| panic!("no {name} in {text}"));
+            let other = TYPES
+                .into_iter()
+                .find(|other| *other != kind && line.contains(&format!("| {other} |")));
+            assert_eq!(other, None, "{name} is a {kind}");
+        }
+    }
+}
+
+/// Families whose cause no test brings about are not exported, so the sources tell which there are.
+#[test]
+fn pages_list_every_metric_of_the_sources() {
+    let pages = [ADMIN_PAGE.text(), INTERCEPT_PAGE, CHECK_PAGE, AGENT_PAGE].concat();
+    let documented = metric_names(&pages);
+    let crates = Path::new(REPOSITORY).join("crates");
+    let written: BTreeSet<String> = fs::read_dir(crates)
+        .expect("the crates")
+        .flat_map(|entry| sources(&entry.expect("an entry").path().join("src")))
+        .map(|file| fs::read_to_string(file).expect("a source"))
+        .flat_map(|source| {
+            let source = source.split("#[cfg(test)]").next().unwrap_or_default();
+            let mut names = metric_names(source);
+            names.retain(|name| source.contains(&format!("\"{name}\"")));
+            names
+        })
+        .collect();
+    assert!(written.len() > 40, "{written:?}");
+    let missing: Vec<_> = written.difference(&documented).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
+
+#[test]
+fn rules_dashboard_page_and_top_query_metrics_that_exist() {
+    let scrapes = scrape_commands();
+    let exported: BTreeSet<String> = [&scrapes.proxy, &scrapes.intercept, &scrapes.exec]
         .into_iter()
-        .flat_map(|host| families(&scrape(host)))
+        .flat_map(|scrape| types(scrape))
+        .map(|(family, _)| family.to_owned())
         .collect();
     let dashboard = packaged("grafana/peername.json");
     serde_json::from_str::<Value>(&dashboard).expect("the dashboard is JSON");
@@ -208,19 +290,22 @@ fn without_imports(source: &str) -> String {
         .collect()
 }
 
-/// The metric families of a scrape.
-fn families(scrape: &str) -> Vec<String> {
+/// The metric families of a scrape, with their types.
+fn types(scrape: &str) -> impl Iterator<Item = (&str, &str)> {
     scrape
         .lines()
-        .filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next())
-        .map(str::to_owned)
-        .collect()
+        .filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '))
+}
+
+/// The words of a text, and its names of metrics as words.
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
 }
 
 /// The metric families that a text names.
 fn metric_names(text: &str) -> BTreeSet<String> {
-    text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
-        .filter(|word| word.starts_with("peername_"))
+    words(text)
+        .filter(|word| word.starts_with("peername_") && !word.ends_with('_'))
         .map(|word| {
             ["_total", "_bucket", "_sum", "_count"]
                 .iter()
