@@ -40,6 +40,38 @@ fn connection_of_open_uploads_serves_no_other_client() {
     assert_fields(line, json!({"reused": false}));
 }
 
+/// The client is gone while its upload waits for the origin's window, so that the stream can't be reset. The connection is
+/// closed, as the origin would go on waiting.
+#[test]
+fn connection_of_an_upload_that_is_stuck_is_closed() {
+    let options = [
+        "--workers=1",
+        "--allow-destination=10.81.0.1:9001",
+        "--admin=127.0.0.1:9300",
+    ];
+    let rig = InterceptRig::new(&options);
+    // Its response to a request with a body does not end.
+    let origin = include_str!("early_http2.py").replace("HEADERS, END,", "HEADERS, 4 | flags & 1,");
+    let origin = rig.start_python_origin(&origin);
+    let proxy = format!("http://{PROXY_ADDR}");
+    let [ca, file] = ["ca.pem", "large"].map(|name| rig.scratch.path_text(name));
+    let upload = ["--upload-file", &file, "https://a.test:9001/upload"];
+    let args = [&["-sS", "--proxy", &proxy, "--cacert", &ca], &upload[..]].concat();
+    let client = Process::start(&rig.lab.client, "curl", &args);
+    origin.wait_printed("full");
+    drop(client);
+    wait_until("the end of the connection", || {
+        let metrics = rig.read_metrics();
+        ["idle", "in_use"].iter().all(|state| {
+            let sample = format!("upstream_connections{{state=\"{state}\"}} 0\n");
+            metrics.contains(&sample)
+        })
+    });
+    assert_eq!(rig.curl_status(&["https://a.test:9001/other"]), 200);
+    let line = &rig.wait_audit_lines("/other", 1)[0];
+    assert_fields(line, json!({"reused": false}));
+}
+
 /// The origin allows two streams per connection, the proxy's client more.
 #[test]
 fn streams_beyond_the_origins_limit_open_another_connection() {
