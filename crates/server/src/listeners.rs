@@ -156,8 +156,8 @@ impl Listeners {
     }
 
     /// Sets IP_TRANSPARENT on the sockets that `is_wanted` selects, so that they accept connections that a TPROXY rule
-    /// redirects. [`Incoming::local`](crate::workers::Incoming::local) is then the original destination. Sockets that have the
-    /// option, such as those of the previous process, are left as they are.
+    /// redirects. [`Incoming::local`](crate::workers::Incoming::local) is then the original destination. The option is not set
+    /// again on sockets that have it, such as those of the previous process.
     ///
     /// # Errors
     ///
@@ -174,13 +174,15 @@ impl Listeners {
         for listener in listeners.filter(|listener| is_wanted(listener.id)) {
             let addr = listener.addr.0;
             listener.is_transparent = true;
-            if let Ok(true) = transparent::is_transparent(&listener.socket) {
-                continue;
-            }
             let with_addr = |failed| BindError::from_transparency(addr, failed);
-            transparent::set_transparent(&listener.socket, addr.is_ipv6()).map_err(with_addr)?;
-            // Connections that the rule redirects come over a network, even if the listener is on loopback.
-            stream::tune_for_network(&listener.socket).map_err(with_addr)?;
+            if !transparent::is_transparent(&listener.socket).is_ok_and(|is_set| is_set) {
+                transparent::set_transparent(&listener.socket, addr.is_ipv6())
+                    .map_err(with_addr)?;
+            }
+            // Connections that the rule redirects come over a network.
+            if addr.ip().is_loopback() {
+                stream::tune_for_network(&listener.socket).map_err(with_addr)?;
+            }
         }
         Ok(self)
     }
