@@ -152,7 +152,6 @@ pub fn run_keeper(targets: &[Backend], marks: &[NonZeroU32]) -> Result<ExitCode,
         let stdin = open_stdin().map_err(Error::Start)?;
         match KeptRoutes::install(targets, marks).await {
             Ok(kept) => {
-                print_line(READY);
                 keep(kept, stdin).await?;
                 Ok(ExitCode::SUCCESS)
             }
@@ -170,12 +169,13 @@ fn open_stdin() -> io::Result<pipe::Receiver> {
     pipe::Receiver::from_owned_fd(stdin)
 }
 
-/// Restores lost rules, routes and tables until EOF on standard input, then removes all.
+/// Reports that the rules and routes are installed, restores lost ones until EOF on standard input, then removes all.
 async fn keep(mut kept: KeptRoutes, stdin: pipe::Receiver) -> Result<(), Error> {
-    if let Some(note) = kept.take_note() {
-        print_line(&note);
-    }
-    let monitors = Monitors::subscribe(kept.table(), print_line);
+    let mut notes = Vec::from_iter(kept.take_note());
+    // Before the report: of a removal after it, the process that did it is known.
+    let monitors = Monitors::subscribe(kept.table(), |note| notes.push(note));
+    print_line(READY);
+    notes.iter().for_each(|note| print_line(note));
     tokio::select! {
         () = wait_eof(stdin) => {}
         () = watch::restore_lost(&kept, monitors, print_line) => {}

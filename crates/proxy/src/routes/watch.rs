@@ -65,9 +65,9 @@ pub(super) struct Monitors {
 
 impl Monitors {
     /// Subscribes to changes for the keeper of this routing table. Reports an error if rules and routes can't be watched.
-    pub(super) fn subscribe(table: u32, report: impl Fn(&str)) -> Self {
+    pub(super) fn subscribe(table: u32, report: impl FnOnce(String)) -> Self {
         let note = |error| {
-            report(&format!(
+            report(format!(
                 "changes of rules and routes can't be watched: {error}"
             ));
         };
