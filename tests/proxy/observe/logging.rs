@@ -83,6 +83,28 @@ fn connections_are_not_logged_without_verbose() {
     assert!(added.trim().lines().count() <= 1, "{added}");
 }
 
+/// The warning about one reason does not suppress that about another.
+#[test]
+fn each_reason_of_a_refusal_has_a_warning_of_its_own() {
+    let lab = Lab::new();
+    let args = "proxy --target=127.0.0.1:443 --listen=10.81.0.1:8443 --trust=any --log-format=json";
+    let proxy = Peername::start_listening(&lab.server, &words(args));
+    let version_3 = [V2_SIGNATURE, &[0x31, 0x11, 0, 0]].concat();
+    let local = header_bytes::v2(v4([127, 0, 0, 1], 4321), FRONT_V4, &[]);
+    for (sent, reason) in [
+        (&b"GET / HTTP/1.1\r\n\r\n"[..], "no_header"),
+        (&version_3, "v2_version"),
+        (&local, "source_loopback"),
+    ] {
+        for _ in 0..5 {
+            Conn::connect_and_send(&lab.balancer, LISTEN_V4, sent).wait_closed();
+        }
+        let warning = format!("connections refused: {reason}");
+        proxy.wait_logged_parts(&["WARN", &warning]);
+        assert!(proxy.count_logged(&warning) < 3, "{}", proxy.log());
+    }
+}
+
 /// A configuration error that refuses all clients is logged without `-v`: once, with the reason and the peer.
 #[test]
 fn refusal_of_all_clients_is_logged_with_its_cause() {
