@@ -11,7 +11,7 @@ use rustix::process::Signal;
 use crate::harness::addr::{LISTEN_V4, v4};
 use crate::harness::backend::Backend;
 use crate::harness::conn::{Conn, End};
-use crate::harness::lab::{Host, Lab, Scratch, assert_contains, wait_until};
+use crate::harness::lab::{Host, Lab, Scratch, assert_contains, lossy_text, wait_until};
 use crate::harness::peername::{BINARY, Peername, words};
 use crate::harness::rig::load::under_load;
 use crate::harness::rig::upgrade::{Binary, UpgradeRig};
@@ -133,6 +133,38 @@ fn log_that_is_rotated_during_an_upgrade_is_opened_again() {
     });
 }
 
+/// The new process reads the policy and the lists. If one is not valid, the old process goes on with those that it has.
+#[test]
+fn upgrade_reads_policies_and_lists_again() {
+    let (lab, scratch) = (Lab::new(), Scratch::new());
+    let policy = scratch.write("policy.rego", "package egress\nallow := false\n");
+    let clients = scratch.write("clients", "10.81.0.0/24\n");
+    let ca = init_authority(&lab, &scratch);
+    let [check, access] = [
+        format!("--check=rego:{policy}"),
+        format!("--allow-client=@{clients}"),
+    ];
+    let args = ["intercept", LISTEN, &ca, &check, &access];
+    let mut rig = UpgradeRig::start(&lab.server, &args);
+    let assert_answered = |code: &str| {
+        let conn = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &request("close"));
+        let (answer, _) = conn.recv_to_end();
+        assert_contains(&lossy_text(&answer), &[&format!("\"code\":\"{code}\"")]);
+    };
+    assert_answered("denied");
+    scratch.write("policy.rego", "package egress\nallow := true if\n");
+    let error = rig.upgrade(&lab.server).expect_err("a refusal");
+    assert_contains(&error, &["policy.rego:"]);
+    assert_answered("denied");
+    scratch.write("policy.rego", "package egress\nallow := true\n");
+    rig.upgrade(&lab.server).expect("it upgrades");
+    // Without a connection: the origin is this host.
+    assert_answered("destination_this_host");
+    scratch.write("clients", "192.0.2.0/24\n");
+    rig.upgrade(&lab.server).expect("it upgrades");
+    Conn::assert_refused(&lab.balancer, LISTEN_V4);
+}
+
 /// No process, not even the launcher, shows the password in its command line. The new process of an upgrade still has it.
 #[test]
 fn password_of_the_upstream_proxy_is_masked_and_kept_by_an_upgrade() {
@@ -213,6 +245,7 @@ fn request(connection: &str) -> Vec<u8> {
     format!("GET {target} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: {connection}\r\n\r\n").into()
 }
 
+const LISTEN: &str = "--listen=10.81.0.1:8443";
 const INTERCEPT: &str =
     "intercept --listen=10.81.0.1:8443 --allow-client=10.81.0.0/24 --drain=600s";
 const PARENT_PROXY: SocketAddr = v4([10, 81, 0, 2], 3128);

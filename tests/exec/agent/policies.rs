@@ -12,7 +12,7 @@ use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
 use crate::harness::admin::{ADMIN, get, wait_metric};
 use crate::harness::conn::Conn;
 use crate::harness::lab::{
-    Host, Lab, LeasedFile, Process, Scratch, assert_contains, assert_fails, wait_until,
+    Host, Lab, LeasedFile, Process, Scratch, WAIT_LIMIT, assert_contains, assert_fails, wait_until,
 };
 use crate::harness::peername::{AS_NOBODY, BINARY, Peername};
 use crate::harness::rig::agent::{Agent, Container};
@@ -174,6 +174,30 @@ fn reload_replaces_the_policies_or_keeps_the_previous_ones() {
         .process
         .wait_logged_times("the policies were reloaded", 2);
     assert_sees(&lab, fresh_client_v4());
+}
+
+/// Whether the earlier agent runs or has been killed.
+#[test]
+fn containers_that_are_taken_over_have_the_policies_of_the_next_agent() {
+    let mut agent = Agent::start(&[]);
+    let (lab, scratch) = (Lab::new(), Scratch::new());
+    let container = Container::new("one", &scratch, agent.profile("default"));
+    let _server = run(&container, &lab, "level");
+    let assert_denied = || {
+        let header = header_for(fresh_client_v4());
+        Conn::assert_reset(&lab.balancer, LISTEN_V4, &header);
+    };
+    assert_sees(&lab, fresh_client_v4());
+    let deny = ["--deny-client=0.0.0.0/0"];
+    let mut earlier = agent.start_successor(&deny);
+    earlier.wait_success(WAIT_LIMIT);
+    assert_denied();
+    agent.kill();
+    agent.restart(&[]);
+    assert_sees(&lab, fresh_client_v4());
+    agent.kill();
+    agent.restart(&deny);
+    assert_denied();
 }
 
 /// The configuration file is replaced by rename, and its policies are in force. After a mistake in it the previous ones stay.
