@@ -20,6 +20,7 @@ fn inspect(program: &str, args: &[&str], library: &Path) -> String {
 fn libraries_need_no_other_library() {
     for library in [built_library(), built_connect_library()] {
         let dynamic = inspect("readelf", &["--dynamic", "--wide"], library);
+        assert!(dynamic.contains("(SYMTAB)"), "{dynamic}");
         assert!(!dynamic.contains("NEEDED"), "{dynamic}");
     }
 }
@@ -91,6 +92,8 @@ fn libraries_cannot_panic() {
     for library in [built_library(), built_connect_library()] {
         let text = std::fs::read(library).expect("the library");
         let handler = b"preloaded library panicked";
+        let source = include_bytes!("../../crates/preload/common/src/lib.rs");
+        assert!(source.windows(handler.len()).any(|part| part == handler));
         assert!(!text.windows(handler.len()).any(|part| part == handler));
     }
 }

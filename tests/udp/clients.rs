@@ -103,7 +103,7 @@ fn header_without_the_required_tlv_ends_its_flow() {
 #[test]
 fn health_checks_need_no_entry_and_no_tlv() {
     for dialect in ["each", "first"] {
-        let rig = UdpRig::new(&[
+        let mut rig = UdpRig::new(&[
             &format!("--udp-header={dialect}"),
             "--allow-client=203.0.113.0/24",
             "--health-checks-from=10.81.0.2",
@@ -119,6 +119,8 @@ fn health_checks_need_no_entry_and_no_tlv() {
         // From another port the same header is a client's.
         rig.send_from_balancer(&[&header, b"of another socket"]);
         rig.backend_v4.assert_silent();
+        let drops = rig.stop_and_count_drops();
+        assert_eq!(drops.values().sum::<u64>(), 1, "{dialect}: {drops:?}");
     }
 }
 

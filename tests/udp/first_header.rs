@@ -99,7 +99,7 @@ fn flows_are_separated_by_the_local_address() {
 /// A flow lives as long as datagrams use it, and then for `--close-after`.
 #[test]
 fn idle_flow_expires() {
-    let rig = UdpRig::new(&["--udp-header=first", "--close-after=2s"]);
+    let mut rig = UdpRig::new(&["--udp-header=first", "--close-after=2s"]);
     let client = fresh_client_v4();
     rig.assert_delivered(&datagram_header_for(client), b"0", client);
     for _ in 0..8 {
@@ -109,6 +109,7 @@ fn idle_flow_expires() {
     thread::sleep(Duration::from_millis(3500));
     rig.send_from_balancer(&[b"too late"]);
     rig.backend_v4.assert_silent();
+    assert_eq!(rig.stop_and_count_drops().get("no_header"), Some(&1));
 }
 
 /// nginx sends a header of version 1, which names TCP, before the first datagram. Such a header is refused with

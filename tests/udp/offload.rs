@@ -340,7 +340,11 @@ fn no_flow_outlives_the_process() {
             .enter(|| std::net::UdpSocket::bind(LISTEN_V4));
         free.ok()
     });
-    rig.send_from_balancer(&[&datagram_header_for(client), b"ping"]);
+    let next = DatagramSocket::bind(&rig.lab.server, LISTEN_V4);
+    let datagram = [&datagram_header_for(client)[..], b"ping"].concat();
+    rig.send_from_balancer(&[&datagram]);
+    let balancer = rig.balancer.socket().local_addr().expect("an address");
+    next.expect_datagram(&datagram, balancer);
     rig.backend_v4.assert_silent();
 }
 
