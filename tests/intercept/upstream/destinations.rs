@@ -25,6 +25,7 @@ fn special_destinations_are_refused() {
         ("https://local.test/", "destination_this_host"),
         ("http://local.test:8080/", "destination_own_listener"),
         ("http://proxy.test:8080/", "destination_own_listener"),
+        ("https://proxy.test:8080/", "destination_own_listener"),
         ("https://proxy.test/", "destination_this_host"),
         ("https://nat64.test/", "destination_not_public"),
         ("https://mapped.test/", "destination_not_public"),
