@@ -1,6 +1,8 @@
 //! How a jail reports denials: lines at its exit, an exit code, the difference to a list, and audit lines in a file of their
 //! own.
 
+mod hidden;
+
 use std::fs::{self, Permissions};
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;

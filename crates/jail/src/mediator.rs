@@ -225,7 +225,7 @@ impl Mediator {
                 }
                 WaitOutcome::Exited => return Ok(()),
             }
-            self.pending.retry(&self.calls)?;
+            self.pending.retry(&self.calls, &mut self.ports)?;
         }
     }
 
@@ -297,13 +297,10 @@ impl Mediator {
     ) -> std::result::Result<CallOutcome, CallError> {
         // Closing this duplicate takes no time: the caller waits for the answer, and has the socket open.
         let mut connecting = Connecting::new(*call, socket.into_owned(), target);
-        match connecting.attempt() {
-            Some(outcome) => {
-                if let Some((socket, address)) = connecting.refused_address(&outcome) {
-                    self.ports.report_refused(socket, address);
-                }
-                Ok(outcome.map(|()| CallOutcome::Done)?)
-            }
+        let outcome = connecting.attempt();
+        connecting.report_refusal(outcome.as_ref(), &mut self.ports);
+        match outcome {
+            Some(outcome) => Ok(outcome.map(|()| CallOutcome::Done)?),
             None => {
                 self.pending.add(connecting);
                 Ok(CallOutcome::Pending)

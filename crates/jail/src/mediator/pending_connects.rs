@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 use peername_sys::Errno;
 use peername_sys::seccomp::{Notification, NotificationListener};
 use peername_sys::socket::raw_address::{Connected, connect, connect_timeout};
-use peername_sys::tcp::socket_info::is_closed;
+use peername_sys::tcp::socket_info::{is_closed, peer_addr};
 
 use super::call_error::{CallError, has_errno};
 use super::caller::{Caller, unix_address};
+use super::ports::ListenerPorts;
 
 /// Where a connection leads.
 #[derive(Debug)]
@@ -35,6 +36,8 @@ pub(super) struct Connecting {
     next_attempt: Instant,
     /// When the caller of a blocking socket gives up (SO_SNDTIMEO); `None` if never.
     deadline: Option<Instant>,
+    /// Whether it was reported as refused.
+    is_reported: bool,
 }
 
 impl Connecting {
@@ -47,6 +50,7 @@ impl Connecting {
             started: now,
             next_attempt: now,
             deadline: None,
+            is_reported: false,
         }
     }
 
@@ -62,21 +66,32 @@ impl Connecting {
         None
     }
 
-    /// The address, if the outcome of the first attempt is that nothing listens there. Every connection of the jail is on
-    /// loopback, where the answer comes within connect(2), so the outcome of a non-blocking socket is known, too.
-    pub(super) fn refused_address(
-        &self,
-        outcome: &Result<(), CallError>,
-    ) -> Option<(&OwnedFd, &[u8])> {
+    /// Reports the connection, once, if an attempt with this outcome shows that nothing listens at the address. Every connection
+    /// of the jail is on loopback, where the answer comes within connect(2), so the outcome of a non-blocking socket is known,
+    /// too. The program can keep a refusal from the socket (IP_MINTTL, TCP_MD5SIG, a filter), or take its error (SO_ERROR): then
+    /// the connection is not made, and the address decides.
+    pub(super) fn report_refusal(
+        &mut self,
+        outcome: Option<&Result<(), CallError>>,
+        ports: &mut ListenerPorts,
+    ) {
         let Target::Address(address) = &self.target else {
-            return None;
+            return;
         };
-        let Err(CallError::Call(error)) = outcome else {
-            return None;
+        let is_refused = match outcome {
+            Some(Ok(()) | Err(CallError::Mediator(_))) => false,
+            Some(Err(CallError::Call(error))) if !has_errno(error, Errno::INPROGRESS) => {
+                has_errno(error, Errno::CONNREFUSED) || has_errno(error, Errno::CONNABORTED)
+            }
+            Some(Err(CallError::Call(_))) | None => {
+                peer_addr(&self.socket).is_err()
+                    && (ports.lacks_listener(address) || is_closed(&self.socket))
+            }
         };
-        let is_refused = has_errno(error, Errno::CONNREFUSED)
-            || has_errno(error, Errno::INPROGRESS) && is_closed(&self.socket);
-        is_refused.then_some((&self.socket, address))
+        if is_refused && !self.is_reported {
+            self.is_reported = true;
+            ports.report_refused(&self.socket, address);
+        }
     }
 
     /// Tries again; `None` if the caller still has to wait.
@@ -142,12 +157,16 @@ impl PendingConnects {
         Some(next.saturating_duration_since(Instant::now()))
     }
 
-    /// Makes the attempts that are due, and answers the calls whose outcome is known.
+    /// Makes the attempts that are due, reports refused connections, and answers the calls whose outcome is known.
     ///
     /// # Errors
     ///
     /// The mediator can't go on.
-    pub(super) fn retry(&mut self, calls: &NotificationListener) -> peername_sys::Result<()> {
+    pub(super) fn retry(
+        &mut self,
+        calls: &NotificationListener,
+        ports: &mut ListenerPorts,
+    ) -> peername_sys::Result<()> {
         let now = Instant::now();
         let mut outcome = Ok(());
         self.0.retain_mut(|connecting| {
@@ -158,7 +177,9 @@ impl PendingConnects {
             if !calls.is_pending(id) {
                 return false;
             }
-            match connecting.retry() {
+            let result = connecting.retry();
+            connecting.report_refusal(result.as_ref(), ports);
+            match result {
                 None => return true,
                 Some(Ok(())) => calls.succeed(id),
                 Some(Err(CallError::Call(error))) => calls.fail(id, &error),

@@ -22,7 +22,7 @@ use peername_sys::{Errno, NameCall, Result};
 
 use super::call_error::has_errno;
 use crate::host_servers::HostServers;
-use crate::network::{JAIL_ADDRESSES, alternate_ports};
+use crate::network::{DNS_PORT, JAIL_ADDRESSES, alternate_ports};
 
 /// The ports of the jail's listeners, and which of them the program has taken.
 #[derive(Debug)]
@@ -135,7 +135,7 @@ impl ListenerPorts {
         let port = addr.port();
         let is_jails = is_jail_address(addr.ip());
         let is_taken = self.taken.contains(&port);
-        let is_alternate = self.alternates.values().any(|&alternate| alternate == port);
+        let is_alternate = self.is_alternate(port);
         let is_refused = is_alternate || is_jails && !is_taken && self.lacks_server(addr);
         let is_moved = is_taken && !is_jails;
         if !(is_refused || is_moved) || !self.is_tcp_in_jail(&socket) {
@@ -160,6 +160,19 @@ impl ListenerPorts {
         self.alternates.contains_key(&port)
             && !self.answered.contains(&port)
             && !self.host_servers.may_listen(addr)
+    }
+
+    fn is_alternate(&self, port: u16) -> bool {
+        self.alternates.values().any(|&alternate| alternate == port)
+    }
+
+    /// Whether the jail does not listen at this address of another host. A server of the program on all addresses may.
+    pub(super) fn lacks_listener(&self, address: &[u8]) -> bool {
+        inet_address(address).is_some_and(|addr| {
+            let port = addr.port();
+            let is_jails = self.alternates.contains_key(&port) || self.is_alternate(port);
+            !is_jail_address(addr.ip()) && port != DNS_PORT && !is_jails
+        })
     }
 
     /// Tells the interceptor that a connection was refused: to another host, or to loopback where the host has a server, which
