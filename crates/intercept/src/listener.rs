@@ -161,12 +161,15 @@ impl ListenerService {
             return warn(&NOT_ALLOWED, client.ip(), "not a network of --allow-client");
         }
         drop(lists);
-        let Some(_permit) = self.state.client_limit.try_acquire(client.ip()) else {
+        // A jail is one client, whose further connections wait for a permit of the workers.
+        let is_limited = !matches!(self.kind, ListenerKind::Jail(_));
+        let permit = is_limited.then(|| self.state.client_limit.try_acquire(client.ip()));
+        if let Some(None) = permit {
             self.refuse(&stream, peer, "too_many_connections");
             let why = "its open connections are more than twice as many as the free file descriptors allow; raise LimitNOFILE or `ulimit -n` \
                        if this is the normal load";
             return warn(&TOO_MANY, client.ip(), why);
-        };
+        }
         let connection = ClientConnection::new(peer, client, entry);
         match &self.kind {
             ListenerKind::Explicit => {
