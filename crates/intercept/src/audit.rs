@@ -132,9 +132,30 @@ impl AuditRecord {
         })
     }
 
-    /// Records that a rule of the proxy refuses the request, even if the check allowed it.
+    /// Records that a rule of the proxy refuses the request, even if the check allowed it. A denial stays one.
     pub(crate) fn set_refused_by_rule(&mut self) {
-        self.set_decision(FinalDecision::Refused, "rule");
+        if !matches!(
+            self.decision,
+            FinalDecision::Denied | FinalDecision::CheckFailed
+        ) {
+            self.set_decision(FinalDecision::Refused, "rule");
+        }
+    }
+
+    /// Whether the policy has decided on the request, or its destination is refused. A request that is refused for its form, or
+    /// by the rate limit of certificates, has no decision.
+    pub(crate) fn has_decision(&self) -> bool {
+        match self.decision {
+            FinalDecision::Left => false,
+            FinalDecision::Refused => {
+                let is_of_destination = matches!(
+                    self.refusal_kind,
+                    RefusalKind::Destination | RefusalKind::ClosedPort
+                );
+                is_of_destination || self.remedy.is_some()
+            }
+            _ => true,
+        }
     }
 
     /// Records that the tunnel is relayed unopened on this connection.

@@ -271,12 +271,33 @@ impl InterceptState {
     ) -> Authorizer<'a> {
         let policy = self.policy.load();
         Authorizer {
-            rules: policy.lists.rules.clone(),
-            injected: Arc::clone(&policy.lists.injected),
+            check: policy.check.as_ref().map(worker_client),
+            ..self.authorizer_by_lists(&policy.lists, client, target)
+        }
+    }
+
+    /// Creates the authorizer of this client to this target without a check service, of which only a worker has a client.
+    pub(crate) fn list_authorizer<'a>(
+        &self,
+        client: &'a ClientInfo,
+        target: &'a Arc<RequestTarget>,
+    ) -> Authorizer<'a> {
+        self.authorizer_by_lists(&self.lists(), client, target)
+    }
+
+    fn authorizer_by_lists<'a>(
+        &self,
+        lists: &LiveLists,
+        client: &'a ClientInfo,
+        target: &'a Arc<RequestTarget>,
+    ) -> Authorizer<'a> {
+        Authorizer {
+            rules: lists.rules.clone(),
+            injected: Arc::clone(&lists.injected),
             approver: self.approver.clone(),
             unapprovable: self.unapprovable(&target.to),
             admissions: self.admissions.clone(),
-            check: policy.check.as_ref().map(worker_client),
+            check: None,
             relays_tunnel: false,
             client,
             target,

@@ -33,6 +33,43 @@ fn refused_ports_are_denied_although_the_socket_drops_the_refusal() {
     }
 }
 
+/// Each request is for a host of its own, by a direct connection or through one to a.test, which takes it for a proxy.
+#[test]
+fn malformed_requests_to_denied_hosts_are_denied() {
+    let rig = JailRig::new();
+    let program = ["/usr/bin/python3", "-c", MALFORMED_REQUESTS];
+    let output = rig.run_program(
+        User::Nobody,
+        &["--fail-on-deny", "--allow=a.test"],
+        &program,
+    );
+    let tried = stdout_text(&output);
+    let mut expected: Vec<_> = tried.lines().map(|to| format!("{to}, once")).collect();
+    expected.sort();
+    assert_eq!(expected.len(), 17, "{output:?}");
+    assert_eq!(denied(&output.stderr), expected, "{output:?}");
+    assert_eq!(output.status.code(), Some(122));
+}
+
+/// The denied host is the last of many that need a certificate.
+#[test]
+fn denied_host_is_reported_although_certificates_are_limited() {
+    let rig = JailRig::new();
+    let options = [
+        "--fail-on-deny",
+        "--allow=*.a.test",
+        "--certificates-per-client=1",
+    ];
+    let program = ["/usr/bin/python3", "-c", MANY_NAMES];
+    let output = rig.run_program(User::Nobody, &options, &program);
+    let denied = denied(&output.stderr);
+    assert!(
+        denied.iter().any(|to| to == "b.test:443, once"),
+        "{output:?}"
+    );
+    assert_eq!(output.status.code(), Some(122), "{output:?}");
+}
+
 /// The jail is one client, which may have all connections that the descriptors allow.
 #[test]
 fn idle_connections_to_an_allowed_host_hide_no_denial() {
@@ -48,5 +85,22 @@ fn idle_connections_to_an_allowed_host_hide_no_denial() {
     assert_eq!(output.status.code(), Some(122));
 }
 
+/// A process that the program leaves behind has sent nothing after the handshake when the drain cuts its connection.
+#[test]
+fn connection_that_is_unused_at_the_exit_is_denied() {
+    let rig = JailRig::new();
+    let ready = rig.scratch().path_text("ready");
+    let script = format!(
+        "/usr/bin/python3 -c '{UNUSED_CONNECTION}' {ready} >/dev/null 2>&1 &
+         until [ -e {ready} ]; do sleep 0.05; done"
+    );
+    let output = rig.run(User::Root, &["--fail-on-deny", "--allow=a.test"], &script);
+    assert_eq!(denied(&output.stderr), ["b.test:443, once"], "{output:?}");
+    assert_eq!(output.status.code(), Some(122));
+}
+
+const MALFORMED_REQUESTS: &str = include_str!("malformed_requests.py");
 const MANY_CONNECTIONS: &str = include_str!("many_connections.py");
+const MANY_NAMES: &str = include_str!("many_names.py");
+const UNUSED_CONNECTION: &str = include_str!("unused_connection.py");
 const DROPPED_REFUSALS: &str = include_str!("dropped_refusals.py");

@@ -112,13 +112,7 @@ impl AuditRecord {
     fn denied_destination(&self) -> Option<&HostPort> {
         let is_denied = match self.decision {
             FinalDecision::Denied | FinalDecision::CheckFailed => true,
-            FinalDecision::Refused => {
-                self.remedy.is_some()
-                    || matches!(
-                        self.refusal_kind,
-                        RefusalKind::Destination | RefusalKind::ClosedPort
-                    )
-            }
+            FinalDecision::Refused => self.has_decision(),
             _ => false,
         };
         let target = self.target.as_ref().filter(|_| is_denied)?;
@@ -157,6 +151,27 @@ mod tests {
 
     use super::*;
     use crate::request::refusal::Refusal;
+
+    #[test]
+    fn denied_destination_counts_although_its_certificate_is_refused() {
+        let denials = Denials::default();
+        for (to, is_denied) in [("a.test:443", false), ("b.test:443", true)] {
+            let mut record = AuditRecord::without_connection(HostPort::parse(to).unwrap());
+            record.set_decision(FinalDecision::Allowed, LIST);
+            if is_denied {
+                record.set_tunnel_denied(false);
+            }
+            let refusal = Refusal::new(StatusCode::TOO_MANY_REQUESTS, "code", "detail");
+            record.set_unanswered(&refusal.with_kind(RefusalKind::RateLimit));
+            denials.count(&record);
+        }
+        let (listed, _) = denials.list();
+        let listed: Vec<_> = listed
+            .iter()
+            .map(|denied| denied.key.to.to_string())
+            .collect();
+        assert_eq!(listed, ["b.test:443"]);
+    }
 
     #[test]
     fn refused_ports_are_sorted_among_the_other_destinations() {

@@ -157,7 +157,8 @@ impl HttpServer {
             Ok(target) => self.respond(target, Request::from_parts(parts, body)),
             Err(refusal) => {
                 let method = parts.method.as_str();
-                let record = InFlightRecord::begin(&self.state, &self.connection, method);
+                let mut record = InFlightRecord::begin(&self.state, &self.connection, method);
+                record.set_first_named(&parts);
                 let format = ErrorFormat::from_request(&parts.headers);
                 Box::pin(ready(Ok(format.refuse(&refusal, record))))
             }
@@ -277,8 +278,8 @@ where
         record.set_uri(&parts.uri);
         if let Some(target) = target {
             record.set_target(target);
-        } else if let Ok(Some(to)) = requested_host(&parts, 80) {
-            record.set_target(&Arc::new(RequestTarget::plain(to)));
+        } else {
+            record.set_first_named(&parts);
         }
         let format = ErrorFormat::for_proxy_request(&parts.headers);
         Box::pin(ready(Ok(format.refuse(&error.into(), record))))

@@ -3,19 +3,18 @@
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
+use http::request::Parts;
+
 use super::client_connection::ClientConnection;
 use crate::audit::{AuditRecord, ExchangeEnd};
 use crate::request::target::RequestTarget;
 use crate::state::InterceptState;
-use crate::state::record_sinks::RecordSinks;
 
 /// The audit record of a request in flight. Dropping it counts the request, writes its audit line and exports its span.
 #[derive(Debug)]
 pub(crate) struct InFlightRecord {
     record: AuditRecord,
-    sinks: RecordSinks,
-    /// The operator's contact, which refusals name (`--contact`).
-    contact: Option<Arc<str>>,
+    state: Arc<InterceptState>,
     connection: Arc<ClientConnection>,
     /// Whether it still counts as an exchange in flight on the connection.
     is_exchange: bool,
@@ -26,7 +25,7 @@ pub(crate) struct InFlightRecord {
 impl InFlightRecord {
     /// Begins an exchange on this connection.
     pub(crate) fn begin(
-        state: &InterceptState,
+        state: &Arc<InterceptState>,
         connection: &Arc<ClientConnection>,
         method: &str,
     ) -> Box<Self> {
@@ -35,8 +34,7 @@ impl InFlightRecord {
         state.sinks.begin_span(&mut record);
         Box::new(Self {
             record,
-            sinks: state.sinks.clone(),
-            contact: state.config.contact.clone(),
+            state: Arc::clone(state),
             connection: Arc::clone(connection),
             is_exchange: true,
             begun_before: None,
@@ -49,13 +47,20 @@ impl InFlightRecord {
 
     /// The operator's contact, which refusals name.
     pub(crate) fn contact(&self) -> Option<&str> {
-        self.contact.as_deref()
+        self.state.config.contact.as_deref()
     }
 
     /// Sets the target of the record and of its connection.
     pub(crate) fn set_target(&mut self, target: &Arc<RequestTarget>) {
         self.connection.set_target(target);
         self.record.target = Some(Arc::clone(target));
+    }
+
+    /// Sets the target that a request to a proxy names first, in case the request is refused.
+    pub(crate) fn set_first_named(&mut self, request: &Parts) {
+        if let Some(target) = RequestTarget::first_named_by(request) {
+            self.set_target(&Arc::new(target));
+        }
     }
 
     /// Leaves logging to the requests inside an opened tunnel, which have lines of their own. The tunnel's line is
@@ -72,6 +77,19 @@ impl InFlightRecord {
     pub(crate) fn is_superseded(&self) -> bool {
         self.begun_before
             .is_some_and(|before| self.connection.exchanges.total_begun() > before)
+    }
+
+    /// Records a denial of a jailed program's request if the access lists deny its target and nothing else was decided: the
+    /// jail's summary has to list every host that was denied, also if the request was refused for its form, or if the
+    /// connection ended without a request.
+    pub(crate) fn record_list_denial(&mut self) {
+        if self.state.sinks.denials.is_none() || self.record.has_decision() {
+            return;
+        }
+        if let Some(target) = self.record.target.clone() {
+            let authorizer = self.state.list_authorizer(&self.connection.info, &target);
+            authorizer.record_denied_tunnel(&mut self.record);
+        }
     }
 
     fn end_exchange(&mut self) {
@@ -91,11 +109,12 @@ impl Drop for InFlightRecord {
             if entry.end_reason().is_some() {
                 self.record.mark_closed_by_admin(entry.stats().tally());
             }
-            self.sinks.finish(&self.record);
+            self.record_list_denial();
+            self.state.sinks.finish(&self.record);
         }
         // The span of a checked CONNECT is exported in any case: it is the parent of the check service's spans.
         if !is_superseded || self.record.is_asked() {
-            self.sinks.export(&self.record);
+            self.state.sinks.export(&self.record);
         }
         self.end_exchange();
     }

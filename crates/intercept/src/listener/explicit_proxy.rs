@@ -79,6 +79,7 @@ impl ExplicitProxy {
         let method = parts.method.as_str();
         let mut record = InFlightRecord::begin(&self.state, &self.connection, method);
         record.set_head(parts);
+        record.set_first_named(parts);
         record
     }
 
@@ -159,9 +160,6 @@ impl ExplicitProxy {
             Err(refusal) => {
                 let mut record = self.begin_record(&parts);
                 record.set_unauthenticated(tried_user(refusal.code, &parts.headers).as_deref());
-                if let Ok(target) = absolute_target(&parts) {
-                    record.set_target(&Arc::new(target));
-                }
                 return ErrorFormat::for_proxy_request(&parts.headers).refuse(&refusal, record);
             }
         };

@@ -79,8 +79,7 @@ impl Tunnel {
             Err(error) => {
                 // A client that closed before its ClientHello was complete has asked for nothing.
                 if matches!(error, OpeningError::NotAClientHello(_) | OpeningError::Late) {
-                    let target = Arc::new(self.destination.to_target());
-                    self.record_list_denial(state, &target);
+                    self.record.set_target(&self.destination.to_target().into());
                 }
                 self.record.set_unanswered(&error.to_refusal());
                 reset(stream);
@@ -129,11 +128,7 @@ impl Tunnel {
         let finished = timeout_at(deadline, handshake).await;
         let stream = match finished.unwrap_or_else(|_| Err(OpeningError::Late.to_refusal())) {
             Ok(stream) => stream,
-            Err(refusal) => {
-                let target = Arc::new(target);
-                self.record_list_denial(state, &target);
-                return self.refuse(target, &refusal);
-            }
+            Err(refusal) => return self.refuse(target, &refusal),
         };
         let (_, session) = stream.get_ref();
         target.tls_version = session.protocol_version().map(tls_version);
@@ -150,7 +145,6 @@ impl Tunnel {
             let target = ServedTarget::Connection(Arc::clone(&target));
             server.serve_http1(stream, target).await;
         }
-        self.record_unused(state, &target);
     }
 
     /// Serves HTTP without TLS. On a redirected connection only the requests name a host. The proxy resolves that name and
@@ -169,7 +163,6 @@ impl Tunnel {
         };
         let server = HttpServer::new(state, &connection);
         server.serve_http1(stream, served).await;
-        self.record_unused(state, &target);
     }
 
     async fn serve_unknown(mut self, state: &Arc<InterceptState>, stream: ClientStream) {
@@ -180,10 +173,11 @@ impl Tunnel {
         }
         if state.has_policy() {
             let target = Arc::new(target);
+            self.record.set_target(&target);
             let detail = "neither TLS nor HTTP, which no check could inspect";
             let code = "unknown_protocol";
             self.record.set_refused_by_rule();
-            self.record_list_denial(state, &target);
+            self.record.record_list_denial();
             let to = rule_with_port(&target.to);
             let is_jailed = matches!(self.destination, Destination::Named(_));
             self.record.remedy = match HTTP_PORTS.contains(&target.to.port) {
@@ -238,24 +232,6 @@ impl Tunnel {
                 self.record.set_unanswered(&failed.into());
                 reset(stream);
             }
-        }
-    }
-
-    /// Records a denial by the access lists if no request has come through the tunnel.
-    fn record_unused(&mut self, state: &InterceptState, target: &Arc<RequestTarget>) {
-        if !self.record.is_superseded() {
-            self.record_list_denial(state, target);
-        }
-    }
-
-    /// Records a denial if the access lists deny the destination of a jailed program's connection. Such a connection ends
-    /// without a request, but the jail's summary has to list every host that was denied.
-    fn record_list_denial(&mut self, state: &InterceptState, target: &Arc<RequestTarget>) {
-        if matches!(self.destination, Destination::Named(_)) {
-            self.record.set_target(target);
-            let connection = Arc::clone(self.record.connection());
-            let authorizer = state.authorizer(&connection.info, target);
-            authorizer.record_denied_tunnel(&mut self.record);
         }
     }
 

@@ -8,7 +8,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use http::request::Parts;
-use http::{StatusCode, Version, header};
+use http::uri::Authority;
+use http::{Method, StatusCode, Version, header};
 
 use super::refusal::Refusal;
 use super::via::ViaLines;
@@ -139,6 +140,30 @@ impl RequestTarget {
             original_dst,
             ..Self::encrypted(to)
         }
+    }
+
+    /// The target that a request to a proxy names first: in the request's target, else in Host. For the records of refused
+    /// requests only, which may name others, too.
+    pub(crate) fn first_named_by(request: &Parts) -> Option<Self> {
+        let host = || {
+            let host = request.headers.get(header::HOST)?;
+            Authority::try_from(host.as_bytes()).ok()
+        };
+        let named = request.uri.authority().cloned().or_else(host)?;
+        let is_https = request.uri.scheme_str() == Some("https");
+        let default_port = match request.method {
+            Method::CONNECT => 443,
+            _ if is_https => 443,
+            _ => 80,
+        };
+        let to = HostPort {
+            host: Host::parse(named.host()).ok()?,
+            port: named.port_u16().unwrap_or(default_port),
+        };
+        Some(match is_https {
+            true => Self::encrypted(to),
+            false => Self::plain(to),
+        })
     }
 
     pub(crate) fn scheme(&self) -> &'static str {

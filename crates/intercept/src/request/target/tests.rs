@@ -27,6 +27,26 @@ fn refusal(
 }
 
 #[test]
+fn record_of_a_refused_request_has_the_target_that_is_named_first() {
+    for (method, uri, host, expected) in [
+        ("GET", "http://a.test/", "b.test", Some("a.test:80")),
+        ("GET", "http://u:p@a.test/", "b.test", Some("a.test:80")),
+        ("GET", "http://a.test:99999/", "b.test", Some("a.test:80")),
+        ("GET", "https://a.test/", "b.test", Some("a.test:443")),
+        ("GET", "/", "b.test:81", Some("b.test:81")),
+        ("GET", "/", "b test", None),
+        ("CONNECT", "a.test:22", "b.test", Some("a.test:22")),
+        ("CONNECT", "a.test", "b.test", Some("a.test:443")),
+    ] {
+        let request = Request::builder().method(method).uri(uri);
+        let request = request.header(header::HOST, host).body(()).unwrap();
+        let named = RequestTarget::first_named_by(&request.into_parts().0);
+        let named = named.map(|target| target.to.to_string());
+        assert_eq!(named.as_deref(), expected, "{method} {uri} {host}");
+    }
+}
+
+#[test]
 fn a_request_may_spell_its_target_in_any_way() {
     let secure = target_for("a.test:443", true);
     for host in ["a.test", "A.TEST", "a.test.", "a.test:443"] {
