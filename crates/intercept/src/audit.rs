@@ -158,6 +158,18 @@ impl AuditRecord {
         }
     }
 
+    /// Records that the proxy cuts the connection, if there is no decision yet. An unused tunnel has nothing to decide on.
+    pub(crate) fn set_cut_by_drain(&mut self) {
+        if self.decision == FinalDecision::Left && self.end == ExchangeEnd::Cut {
+            self.how = DRAIN;
+        }
+    }
+
+    /// Whether the proxy has cut the connection before there was a decision.
+    fn is_cut_undecided(&self) -> bool {
+        self.decision == FinalDecision::Left && self.how == DRAIN
+    }
+
     /// Records that the tunnel is relayed unopened on this connection.
     pub(crate) fn set_tunnelled(&mut self, upstream: UpstreamFields) {
         self.set_upstream(upstream, false);
@@ -235,6 +247,8 @@ pub(crate) const LIST: &str = "list";
 pub const TERMINAL: &str = "terminal";
 /// How the decision was made: by a run that learns rules.
 pub const LEARNED: &str = "learned";
+/// Why there is no decision: the program of a jail has exited, and its last connections are cut.
+const DRAIN: &str = "drain";
 /// The maximum number of bytes of a tried name in the line.
 const MAX_USER: usize = 64;
 /// The maximum number of bytes of a path in the line.

@@ -24,6 +24,7 @@ use peername_sys::throttle::Throttle;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use crate::audit::denials::UnrecordedConnection;
 use crate::http::client_connection::ClientConnection;
 use crate::http::in_flight::InFlightRecord;
 use crate::request::target::Destination;
@@ -110,7 +111,12 @@ impl Intercept {
 }
 
 impl ListenerService {
-    async fn serve(&self, connection: Incoming, entry: Arc<ConnectionEntry>) {
+    async fn serve(
+        &self,
+        connection: Incoming,
+        entry: Arc<ConnectionEntry>,
+        unrecorded: UnrecordedConnection,
+    ) {
         let Incoming { stream, peer, .. } = connection;
         let peer = PeerAddr(canonical(peer.0));
         self.state.sinks.metrics.connections.inc();
@@ -123,7 +129,7 @@ impl ListenerService {
         };
         let active = ActiveGuard::new(&self.state);
         // The future of a connection is large, and most of it is needed only while the connection lasts.
-        Box::pin(self.admit(stream, entry)).await;
+        Box::pin(self.admit(stream, entry, unrecorded)).await;
         drop(active);
     }
 
@@ -135,7 +141,12 @@ impl ListenerService {
 
     /// Admits a connection: reads its PROXY header if the peer is trusted to send one, then applies `--allow-client` and
     /// the per-client connection limit.
-    async fn admit(&self, stream: TcpStream, entry: Arc<ConnectionEntry>) {
+    async fn admit(
+        &self,
+        stream: TcpStream,
+        entry: Arc<ConnectionEntry>,
+        unrecorded: UnrecordedConnection,
+    ) {
         let peer = PeerAddr(canonical(entry.peer().0));
         let mut client = match self.kind {
             // Every address is local in a jail, so the peer may have any address; but it is always a program on this host.
@@ -178,7 +189,10 @@ impl ListenerService {
                 explicit_proxy::serve(&self.state, connection, stream).await;
             }
             ListenerKind::Transparent => self.serve_redirected(stream, connection).await,
-            ListenerKind::Jail(jail) => jail.serve(&self.state, stream, connection).await,
+            ListenerKind::Jail(jail) => {
+                jail.serve(&self.state, stream, connection, unrecorded)
+                    .await;
+            }
         }
     }
 
@@ -241,15 +255,19 @@ impl Serve for Intercept {
         service.is_some_and(|service| matches!(service.kind, ListenerKind::Jail(_)))
     }
 
-    async fn serve(
+    fn serve(
         self: Arc<Self>,
         connection: Incoming,
         entry: Arc<ConnectionEntry>,
         service: Self::Context,
-    ) {
-        // A listener has a service for as long as it accepts.
-        if let Some(service) = service {
-            service.serve(connection, entry).await;
+    ) -> impl Future<Output = ()> + Send + 'static {
+        // Made before the future is polled: a worker that ends drops futures that it has not polled yet.
+        let served = service.map(|service| (service.state.unrecorded_connection(), service));
+        async move {
+            // A listener has a service for as long as it accepts.
+            if let Some((unrecorded, service)) = served {
+                service.serve(connection, entry, unrecorded).await;
+            }
         }
     }
 }

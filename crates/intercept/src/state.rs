@@ -18,7 +18,7 @@ use rustls_native_certs::load_native_certs;
 use tokio::sync::watch;
 
 use crate::audit::admission::AdmissionLog;
-use crate::audit::denials::Denials;
+use crate::audit::denials::{Denials, UnrecordedConnection};
 use crate::audit::failures::Failures;
 use crate::audit::otlp::SpanQueue;
 use crate::authz::authorize::Authorizer;
@@ -357,6 +357,11 @@ impl InterceptState {
             false => Remedy::AllowTcp(rule_with_port(to)),
         };
         Some(Remedy::rule_or(rules.is_some(), rule_with_port(to), other))
+    }
+
+    /// An accepted connection that has no audit record yet.
+    pub(crate) fn unrecorded_connection(&self) -> UnrecordedConnection {
+        UnrecordedConnection::new(self.sinks.denials.clone())
     }
 
     /// Forgets the refused connections to this port of the host's loopback: they were for a server in the jail.

@@ -1,8 +1,11 @@
 //! Denials that a program could keep from the report.
 
+use std::net::TcpListener;
+
 use super::own_lines;
-use crate::harness::lab::stdout_text;
+use crate::harness::lab::{assert_contains, json_lines, stderr_text, stdout_text};
 use crate::harness::rig::jail::{JailRig, USERS, User};
+use crate::jail::wait_interceptor_exit;
 
 /// The destinations of the lines about denials, each with the number of denials.
 fn denied(stderr: &[u8]) -> Vec<String> {
@@ -97,6 +100,35 @@ fn connection_that_is_unused_at_the_exit_is_denied() {
     let output = rig.run(User::Root, &["--fail-on-deny", "--allow=a.test"], &script);
     assert_eq!(denied(&output.stderr), ["b.test:443, once"], "{output:?}");
     assert_eq!(output.status.code(), Some(122));
+}
+
+/// The check service does not answer before the drain cuts the request of a process that the program has left behind.
+#[test]
+fn request_that_is_cut_before_its_check_is_not_known() {
+    let rig = JailRig::new();
+    let host = &rig.stage.lab.balancer;
+    let check = host.enter(|| TcpListener::bind(("127.0.0.1", 9191)).expect("a listener"));
+    let log = rig.scratch().path_text("log");
+    let options = [
+        "--fail-on-deny",
+        "--check=http://127.0.0.1:9191/",
+        "--check-timeout=30s",
+        "--log",
+        &log,
+    ];
+    let script = "curl -s http://a.test/ >/dev/null 2>&1 & sleep 1";
+    let output = rig.run(User::Root, &options, script);
+    drop(check);
+    let unknown = "peername: denied: maybe further connections, which are not known: 1 were closed";
+    assert_contains(&stderr_text(&output), &[unknown]);
+    assert_eq!(output.status.code(), Some(122), "{output:?}");
+    wait_interceptor_exit(&rig);
+    let lines = json_lines(&rig.scratch().read("log"));
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert_eq!(
+        [&lines[0]["host"], &lines[0]["decision"], &lines[0]["how"]],
+        ["a.test", "left", "drain"]
+    );
 }
 
 const MALFORMED_REQUESTS: &str = include_str!("malformed_requests.py");

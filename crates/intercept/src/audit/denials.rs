@@ -21,6 +21,34 @@ struct Counts {
     refused: BTreeMap<u16, DeniedDestination>,
     /// Denials of destinations beyond the limit.
     others: u64,
+    /// Connections and requests that the proxy has cut before a decision.
+    undecided: u64,
+    /// Whether the proxy cuts what is open.
+    is_ending: bool,
+}
+
+/// An accepted connection that has no audit record yet. If it is dropped before it has one, it counts as undecided.
+#[derive(Debug)]
+pub(crate) struct UnrecordedConnection(Option<Arc<Denials>>);
+
+impl UnrecordedConnection {
+    /// Begins without a record. Nothing is counted where denials are not summed up.
+    pub(crate) fn new(denials: Option<Arc<Denials>>) -> Self {
+        Self(denials)
+    }
+
+    /// Notes that the connection has a record.
+    pub(crate) fn set_recorded(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for UnrecordedConnection {
+    fn drop(&mut self) {
+        if let Some(denials) = &self.0 {
+            denials.0.lock().undecided += 1;
+        }
+    }
 }
 
 /// What denials have in common that are counted together.
@@ -72,6 +100,9 @@ impl DenialKey {
 impl Denials {
     /// Counts a denied request, unless the request itself and not its destination is the reason.
     pub(crate) fn count(&self, record: &AuditRecord) {
+        if record.is_cut_undecided() {
+            self.0.lock().undecided += 1;
+        }
         let Some(to) = record.denied_destination() else {
             return;
         };
@@ -87,6 +118,20 @@ impl Denials {
             Some(denied) => denied.count += 1,
             None => counts.others += 1,
         }
+    }
+
+    /// Notes that all connections are cut from now on, so that what ends without a decision has not left by itself.
+    pub fn set_ending(&self) {
+        self.0.lock().is_ending = true;
+    }
+
+    pub(crate) fn is_ending(&self) -> bool {
+        self.0.lock().is_ending
+    }
+
+    /// The number of connections and requests that the proxy itself has cut before they were decided.
+    pub fn undecided(&self) -> u64 {
+        self.0.lock().undecided
     }
 
     /// Forgets the refused connections to this port of the host's loopback.

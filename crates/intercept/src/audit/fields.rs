@@ -84,7 +84,8 @@ pub(crate) enum FinalDecision {
     FailedOpen,
     /// A rule of the proxy itself refused the request, before or after the check.
     Refused,
-    /// The client closed the connection before there was a decision. The value until another decision is recorded.
+    /// The client closed the connection, or a jail's drain has cut it, before there was a decision. The value until another
+    /// decision is recorded.
     Left,
 }
 

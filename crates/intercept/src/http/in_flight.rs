@@ -6,6 +6,7 @@ use std::sync::Arc;
 use http::request::Parts;
 
 use super::client_connection::ClientConnection;
+use crate::audit::denials::Denials;
 use crate::audit::{AuditRecord, ExchangeEnd};
 use crate::request::target::RequestTarget;
 use crate::state::InterceptState;
@@ -110,6 +111,10 @@ impl Drop for InFlightRecord {
                 self.record.mark_closed_by_admin(entry.stats().tally());
             }
             self.record_list_denial();
+            let denials = self.state.sinks.denials.as_deref();
+            if denials.is_some_and(Denials::is_ending) {
+                self.record.set_cut_by_drain();
+            }
             self.state.sinks.finish(&self.record);
         }
         // The span of a checked CONNECT is exported in any case: it is the parent of the check service's spans.

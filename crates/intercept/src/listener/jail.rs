@@ -15,6 +15,7 @@ use super::client_hello::Opening;
 use super::explicit_proxy;
 use super::tunnel::{Tunnel, TunnelCheck};
 use crate::audit::AuditRecord;
+use crate::audit::denials::UnrecordedConnection;
 use crate::host::{Host, HostPort};
 use crate::http::client_connection::ClientConnection;
 use crate::http::in_flight::InFlightRecord;
@@ -50,12 +51,14 @@ impl JailListener {
         state: &Arc<InterceptState>,
         stream: TcpStream,
         connection: Arc<ClientConnection>,
+        unrecorded: UnrecordedConnection,
     ) {
         let client = &connection.info;
         let Ok(original) = stream.local_addr().map(canonical) else {
             return state.count_failed_connection(client.peer, "closed");
         };
         let record = InFlightRecord::begin(state, &connection, "CONNECT");
+        unrecorded.set_recorded();
         let (host, is_unassigned) = self.host_at(original.ip());
         let to = HostPort {
             host,

@@ -310,7 +310,7 @@ impl Interceptor {
         // Written before the drain, because the shell goes on already, and other processes of the jail may prolong the drain to
         // its limit.
         report.write(&denials);
-        let is_all_served = drain(listeners.workers, &listeners_by_port).await;
+        let is_all_served = drain(listeners.workers, &listeners_by_port, &denials).await;
         if let (Some(path), Some(metadata)) = (&setup.options.log, log_metadata) {
             warn_if_replaced(path, &metadata);
         }
@@ -408,8 +408,8 @@ fn serve_names(
 
 /// Drains the connections of the program, which has exited, and closes those that other processes of the jail keep open. Each
 /// connection writes its audit lines. Returns `false`, and says so on standard error, if connections are left in the accept
-/// backlogs: no process of the jail can connect since the mediator has exited.
-async fn drain(mut workers: Workers, listeners: &[(u16, OwnedFd)]) -> bool {
+/// backlogs (no process of the jail can connect since the mediator has exited), or were closed before they were decided.
+async fn drain(mut workers: Workers, listeners: &[(u16, OwnedFd)], denials: &Denials) -> bool {
     workers.drain();
     let all_exited = async { while workers.next_exit().await.is_some() {} };
     let _ = timeout(DRAIN_LIMIT, all_exited).await;
@@ -417,14 +417,21 @@ async fn drain(mut workers: Workers, listeners: &[(u16, OwnedFd)]) -> bool {
         .iter()
         .filter_map(|(_, socket)| accept_queue_len(socket).ok())
         .sum();
+    denials.set_ending();
     workers.end();
     workers.join();
+    let undecided = denials.undecided();
     if unserved > 0 {
         write_unknown_denials(&format!(
             "{unserved} were not accepted within {DRAIN_LIMIT:?} after the program's exit"
         ));
     }
-    unserved == 0
+    if undecided > 0 {
+        write_unknown_denials(&format!(
+            "{undecided} were closed by peername before they were decided"
+        ));
+    }
+    unserved == 0 && undecided == 0
 }
 
 /// Waits until the interceptor serves; `false` if it has exited instead.
