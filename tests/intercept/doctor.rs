@@ -266,6 +266,20 @@ fn doctor_jail_runs_a_program_in_a_jail() {
     }
 }
 
+/// In a jail, another one has no mediator.
+#[test]
+fn doctor_jail_warns_where_denials_can_not_be_reported() {
+    let host = Host::new();
+    let jail = ["jail", "-q", "--allow-mounts", "--allow=any", "--"];
+    let output = Peername::run(&host, &[&jail[..], &[BINARY, "doctor", "jail"]].concat());
+    let report = stdout_text(&output);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert_contains(
+        &report,
+        &["warn  jail: ", "supervises system calls already"],
+    );
+}
+
 #[test]
 fn options_of_another_mode_are_wrong_usage() {
     let host = Host::new();

@@ -1,6 +1,7 @@
 //! Checks of what `peername intercept` needs: its authority, origins' authorities, the check service, names.
 
 use std::env::{self, var_os};
+use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -154,25 +155,47 @@ impl Plan {
 
 /// Runs a program in a jail.
 pub(super) fn jail() -> Finding {
-    let jailed = env::current_exe().and_then(|peername| {
-        Command::new(peername)
-            .args(["jail", "--", "true"])
-            .stdin(Stdio::null())
-            .output()
-    });
-    match jailed {
-        Ok(output) if output.status.success() => Finding::ok(JAIL, "a program runs in it"),
-        Ok(output) => {
-            let stderr = String::from_utf8_lossy(&output.stderr);
-            let last_line = stderr.lines().last().unwrap_or_default();
-            Finding::fail(
-                JAIL,
-                last_line.strip_prefix("peername: ").unwrap_or(last_line),
-                "see \"Where user namespaces are forbidden\" in docs/jail.md",
-            )
-        }
-        Err(error) => Finding::fail(JAIL, error.to_string(), "run it by its installed path"),
-    }
+    try_jail().unwrap_or_else(|error| {
+        Finding::fail(JAIL, error.to_string(), "run it by its installed path")
+    })
+}
+
+/// Runs a program in a jail that reports what it denies, and if that fails, in one that need not.
+fn try_jail() -> io::Result<Finding> {
+    let Err(unreported) = run_in_jail(&["--fail-on-deny"])? else {
+        return Ok(Finding::ok(JAIL, "a program runs in it"));
+    };
+    Ok(match run_in_jail(&[])? {
+        Ok(()) => Finding::warn(
+            JAIL,
+            format!("a program runs in it, but not with --fail-on-deny: {unreported}"),
+            "run it outside of that jail or container, in which it can't open Unix sockets either",
+        ),
+        Err(failed) => Finding::fail(
+            JAIL,
+            failed,
+            "see \"Where user namespaces are forbidden\" in docs/jail.md",
+        ),
+    })
+}
+
+/// Runs a program in a jail with these options. The inner error is the last line of a jail that fails.
+fn run_in_jail(options: &[&str]) -> io::Result<Result<(), String>> {
+    let output = Command::new(env::current_exe()?)
+        .arg("jail")
+        .args(options)
+        .args(["--", "true"])
+        .stdin(Stdio::null())
+        .output()?;
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let last_line = stderr.lines().last().unwrap_or_default();
+    Ok(match output.status.success() {
+        true => Ok(()),
+        false => Err(last_line
+            .strip_prefix("peername: ")
+            .unwrap_or(last_line)
+            .to_owned()),
+    })
 }
 
 /// What a confined `intercept` needs, with the default authority.
