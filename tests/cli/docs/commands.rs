@@ -80,7 +80,7 @@ fn long_option(line: &str) -> Option<&str> {
         .strip_prefix("      --")
         .or_else(|| line.strip_prefix("  -")?.get(1..)?.strip_prefix(", --"))?;
     let name_len = declaration
-        .find([' ', '[', '='])
+        .find([' ', '[', '=', '.'])
         .unwrap_or(declaration.len());
     let start = line.len() - declaration.len() - "--".len();
     line.get(start..start + "--".len() + name_len)

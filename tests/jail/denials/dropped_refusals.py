@@ -1,12 +1,10 @@
 """Connects to ports at which nothing listens, by sockets that drop the refusal."""
-import ctypes
 import socket
 import struct
 import threading
 
 IP_MINTTL = 21
 IPV6_MINHOPCOUNT = 73
-SO_ATTACH_FILTER = 26
 
 
 def open_socket(family=socket.AF_INET):
@@ -19,19 +17,9 @@ def drop_low_ttl(client):
     client.setsockopt(socket.IPPROTO_IP, IP_MINTTL, 255)
 
 
-def drop_all(client):
-    instruction = ctypes.create_string_buffer(struct.pack("HBBI", 6, 0, 0, 0))
-    program = struct.pack("HxxxxxxP", 1, ctypes.addressof(instruction))
-    client.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, program)
-
-
 by_ttl = open_socket()
 drop_low_ttl(by_ttl)
 by_ttl.connect_ex(("203.0.113.5", 9001))
-
-by_filter = open_socket()
-drop_all(by_filter)
-by_filter.connect_ex(("203.0.113.5", 9002))
 
 by_hop_count = open_socket(socket.AF_INET6)
 by_hop_count.setsockopt(socket.IPPROTO_IPV6, IPV6_MINHOPCOUNT, 255)
