@@ -49,7 +49,8 @@ fn forward_and_proxy_carry_datagrams() {
     }
 }
 
-/// There are more clients than ports towards the backend. Each client gets an answer, and no outage of the backend is logged.
+/// There are more sessions than ports towards the backend. Each gets an answer, and no outage of the backend is logged. The
+/// host that has most of them loses its own sessions only.
 #[test]
 fn session_is_evicted_for_a_port() {
     let lab = Lab::new();
@@ -59,16 +60,18 @@ fn session_is_evicted_for_a_port() {
     let args =
         words("forward --protocol=udp --listen=203.0.113.1:80 --to=10.81.0.1:7000 --workers=1");
     let forward = Peername::start_listening(&lab.balancer, &[&args[..], &[ADMIN]].concat());
+    lab.client
+        .add_addresses("eth0", &["203.0.113.10/24", "203.0.113.11/24"]);
+    let other = bind(&lab, "203.0.113.11", 7000);
+    let before = ask(&other, FRONT_V4, &backend);
     for port in 7000..7030 {
-        let client = DatagramSocket::bind(&lab.client, SocketAddr::new(CLIENT_V4.ip(), port));
-        client.send(FRONT_V4, &[b"ask"]);
-        let (_, from) = backend.recv();
-        backend.send(from, &[b"answer"]);
-        client.expect_datagram(b"answer", FRONT_V4);
+        ask(&bind(&lab, "203.0.113.10", port), FRONT_V4, &backend);
     }
+    let after = ask(&other, FRONT_V4, &backend);
+    assert_eq!(after, before, "a session of its own still");
     forward.wait_logged("widen net.ipv4.ip_local_port_range");
-    // 30 clients and 8 ports.
-    let count = "peername_udp_evictions_total{reason=\"ports\"} 22";
+    // 30 sessions, and 7 ports that the other host leaves.
+    let count = "peername_udp_evictions_total{reason=\"ports\"} 23";
     wait_metric(&lab.balancer, &[], count);
     let log = forward.log();
     for wrong in ["accepts no clients", "raise --max-sessions"] {
@@ -98,30 +101,34 @@ fn client_with_many_sessions_evicts_its_own() {
     ] {
         let options = ["--max-sessions=30", "--workers=1", ADMIN];
         let _forward = start_forward(&lab, &options);
-        let ask_from = |client: &DatagramSocket| {
-            client.send(front, &[b"ask"]);
-            let (_, from) = backend.recv();
-            backend.send(from, &[b"answer"]);
-            client.expect_datagram(b"answer", front);
-            from
-        };
-        let bind = |ip: &str, port| {
-            let ip = ip.parse().expect("an address");
-            DatagramSocket::bind(&lab.client, SocketAddr::new(ip, port))
-        };
-        let other = bind(other, 7000);
-        let before = ask_from(&other);
+        let other = bind(&lab, other, 7000);
+        let before = ask(&other, front, &backend);
         for port in 7000..7040 {
             for ip in greedy {
-                ask_from(&bind(ip, port));
+                ask(&bind(&lab, ip, port), front, &backend);
             }
         }
-        assert_eq!(ask_from(&other), before, "a session of its own still");
+        let after = ask(&other, front, &backend);
+        assert_eq!(after, before, "a session of its own still");
         // All but the first 20, two thirds of 30.
         let evicted = 40 * greedy.len() - 20;
         let line = format!("peername_udp_evictions_total{{reason=\"balancer_limit\"}} {evicted}");
         wait_metric(&lab.balancer, &[], &line);
     }
+}
+
+fn bind(lab: &Lab, ip: &str, port: u16) -> DatagramSocket {
+    let ip = ip.parse().expect("an address");
+    DatagramSocket::bind(&lab.client, SocketAddr::new(ip, port))
+}
+
+/// Sends a request that the backend answers. Returns the address from which the backend received it.
+fn ask(client: &DatagramSocket, front: SocketAddr, backend: &DatagramSocket) -> SocketAddr {
+    client.send(front, &[b"ask"]);
+    let (_, from) = backend.recv();
+    backend.send(from, &[b"answer"]);
+    client.expect_datagram(b"answer", front);
+    from
 }
 
 /// Over TCP no connection is evicted for its port, so a client is refused. The log does not report that as an outage of the

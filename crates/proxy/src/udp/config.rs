@@ -24,10 +24,10 @@ impl UdpConfig {
     pub(super) fn worker_limits(&self, workers: usize) -> TableLimits {
         let share = |limit: usize| limit.div_ceil(workers.max(1)).max(1);
         let entries = share(self.sessions);
-        let two_thirds = (entries * 2 / 3).max(1);
         TableLimits {
             entries,
-            per_balancer: share(self.sessions_per_balancer).min(two_thirds),
+            per_balancer: share(self.sessions_per_balancer)
+                .min(TableLimits::balancer_share(entries)),
             idle: self.close_after,
             unanswered: self.close_after.min(UNANSWERED_TIMEOUT),
         }

@@ -45,6 +45,14 @@ pub(crate) struct TableLimits {
     pub(crate) unanswered: Duration,
 }
 
+impl TableLimits {
+    /// Limit of one balancer's entries where there is room for so many in all: one that takes all it can leaves entries to the
+    /// others.
+    pub(crate) fn balancer_share(entries: usize) -> usize {
+        (entries * 2 / 3).max(1)
+    }
+}
+
 /// Identifies an entry until it is removed: a later entry in the same slot has another generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct EntryId {
@@ -179,6 +187,17 @@ impl<K: Copy + Eq + Hash, T> LruTable<K, T> {
     pub(crate) fn remove(&mut self, id: EntryId) -> Option<T> {
         self.get(id)?;
         self.remove_slot(id.slot)
+    }
+
+    /// The entry to evict before `balancer` may have another, where there is no room for more entries than there are now, for
+    /// want of ports, say: one of its own if it has its share of them, else one of any balancer. `None` in an empty table.
+    pub(crate) fn eviction_candidate_if_full(&self, balancer: IpAddr) -> Option<EntryId> {
+        let share = TableLimits::balancer_share(self.len());
+        let queues = match self.balancers.get(&balancer) {
+            Some(balancer) if balancer.entries >= share => &balancer.queues,
+            _ => &self.all,
+        };
+        self.id_of(queues.next_victim()?)
     }
 
     /// The entry to evict first, of all balancers. `None` in an empty table.

@@ -101,6 +101,25 @@ fn flood_behind_one_balancer_evicts_only_its_own_entries() {
     assert_eq!(fixture.table.len(), 4);
 }
 
+/// There is room for three entries, although the limit is four.
+#[test]
+fn flood_evicts_only_its_own_entries_where_room_ends_before_the_limit() {
+    let mut fixture = Fixture::new();
+    for (key, of_balancer) in [(1, 1), (2, 2), (3, 2)] {
+        fixture.add(key, of_balancer, 0);
+        fixture.touch(key, 0, true);
+    }
+    let candidate = |of_balancer| {
+        let id = fixture
+            .table
+            .eviction_candidate_if_full(balancer(of_balancer))?;
+        fixture.table.get(id).copied()
+    };
+    assert_eq!(candidate(2), Some(2), "the oldest of its own two");
+    assert_eq!(candidate(1), Some(1), "the oldest of all");
+    assert_eq!(candidate(3), Some(1), "the oldest of all");
+}
+
 #[test]
 fn unanswered_entries_have_a_shorter_idle_timeout() {
     let mut fixture = Fixture::new();

@@ -33,12 +33,18 @@ impl<R: Role> SessionTable<R> {
         }
     }
 
-    /// Evicts the next eviction candidate of all sessions, because `error` reports that file descriptors, this host's ports
-    /// or the kernel's memory are exhausted. Evicts none if the kernel uses all candidates.
-    pub(super) fn evict_for_socket(&mut self, error: &SyscallError, now: Instant) {
+    /// Evicts a session for another one of `balancer`, because `error` reports that file descriptors, this host's ports or the
+    /// kernel's memory are exhausted: one of the same balancer, if that has its share of the sessions. Evicts none if the kernel
+    /// uses all candidates.
+    pub(super) fn evict_for_socket(
+        &mut self,
+        balancer: IpAddr,
+        error: &SyscallError,
+        now: Instant,
+    ) {
         let reason = EvictionReason::from_socket_error(error);
         for _ in 0..MAX_BUSY_SKIPS {
-            match self.table.eviction_candidate() {
+            match self.table.eviction_candidate_if_full(balancer) {
                 Some(id) if self.touch_if_used_by_kernel(id, now) => {}
                 Some(id) => return self.evict(id, reason),
                 None => return,

@@ -320,7 +320,7 @@ impl<R: Role> SessionTable<R> {
                 if error.is_exhaustion() || error.is_udp_port_exhaustion() =>
             {
                 flush(self);
-                self.evict_for_socket(&error, now);
+                self.evict_for_socket(admitted.balancer, &error, now);
                 self.open_socket(admitted)?
             }
             opened => opened?,
