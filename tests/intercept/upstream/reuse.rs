@@ -72,6 +72,27 @@ fn connection_of_an_upload_that_is_stuck_is_closed() {
     assert_fields(line, json!({"reused": false}));
 }
 
+/// The origin answers without the last byte of a body, for which it opens no window. The stream stays half open, so its
+/// connection serves no other request.
+#[test]
+fn connection_that_holds_back_a_body_is_not_reused() {
+    let rig = InterceptRig::new(&[
+        "--workers=1",
+        "--allow-destination=10.81.0.1:9001",
+        "--idle-timeout=1s",
+    ]);
+    let _origin = rig.start_python_origin(include_str!("window_http2.py"));
+    let body = format!("@{}", rig.scratch.write("body", &"x".repeat(65536)));
+    let upload = "https://a.test:9001/upload";
+    let answer = rig.curl_status(&["-H", "Expect:", "--data-binary", &body, upload]);
+    assert_eq!(answer, 200);
+    let line = &rig.wait_audit_lines("/upload", 1)[0];
+    assert_fields(line, json!({"end": "idle"}));
+    assert_eq!(rig.curl_status(&["https://a.test:9001/other"]), 200);
+    let line = &rig.wait_audit_lines("/other", 1)[0];
+    assert_fields(line, json!({"reused": false}));
+}
+
 /// The origin allows two streams per connection, the proxy's client more.
 #[test]
 fn streams_beyond_the_origins_limit_open_another_connection() {

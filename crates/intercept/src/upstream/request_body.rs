@@ -29,27 +29,62 @@ pub struct RequestBody {
 #[derive(Debug)]
 struct Tracker {
     abandoned: oneshot::Receiver<Infallible>,
-    /// Dropped with the body.
-    _ended: oneshot::Sender<Infallible>,
+    ended: Arc<EndNotifier>,
+}
+
+/// Notifies the lease of the end when the body and each of its frames have dropped it.
+type EndNotifier = oneshot::Sender<Infallible>;
+
+/// The bytes of a frame. h2 keeps them after the end of the body, until they fit into the origin's window.
+struct FrameBytes {
+    bytes: Bytes,
+    _ended: Arc<EndNotifier>,
+}
+
+impl AsRef<[u8]> for FrameBytes {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
 }
 
 /// The lease's side of a request's body that is being sent. Dropping it abandons the body.
 #[derive(Debug)]
 pub(super) struct Sending {
-    /// Closed once the connection's driver has dropped the body.
+    /// Closed once the connection's driver has dropped the body and its frames.
     ended: oneshot::Receiver<Infallible>,
     /// Dropped to abandon the body.
     abandon: Option<oneshot::Sender<Infallible>>,
 }
 
 impl Tracker {
+    fn new() -> (Self, Sending) {
+        let (ended_sender, ended) = oneshot::channel();
+        let (abandon, abandoned) = oneshot::channel();
+        let tracker = Self {
+            abandoned,
+            ended: Arc::new(ended_sender),
+        };
+        let sending = Sending {
+            ended,
+            abandon: Some(abandon),
+        };
+        (tracker, sending)
+    }
+
+    fn track(&self, bytes: Bytes) -> Bytes {
+        Bytes::from_owner(FrameBytes {
+            bytes,
+            _ended: Arc::clone(&self.ended),
+        })
+    }
+
     fn poll_abandoned(&mut self, cx: &mut Context<'_>) -> bool {
         self.abandoned.is_terminated() || Pin::new(&mut self.abandoned).poll(cx).is_ready()
     }
 }
 
 impl Sending {
-    /// Whether the driver is done with the body: it has passed on all of it, or has given it up.
+    /// Whether the driver is done with the body: it has written all of it, or has given it up.
     pub(super) fn has_ended(&mut self) -> bool {
         !matches!(self.ended.try_recv(), Err(TryRecvError::Empty))
     }
@@ -83,16 +118,9 @@ impl RequestBody {
         if self.is_end_stream() {
             return None;
         }
-        let (ended_sender, ended) = oneshot::channel();
-        let (abandon, abandoned) = oneshot::channel();
-        self.tracker = Some(Tracker {
-            abandoned,
-            _ended: ended_sender,
-        });
-        Some(Sending {
-            ended,
-            abandon: Some(abandon),
-        })
+        let (tracker, sending) = Tracker::new();
+        self.tracker = Some(tracker);
+        Some(sending)
     }
 
     /// How far the request was sent.
@@ -192,7 +220,12 @@ impl Body for RequestBody {
             Poll::Ready(Some(Err(_))) => progress.is_cut.store(true, Relaxed),
             Poll::Ready(None) | Poll::Pending => {}
         }
-        frame.map_err(RequestBodyError::from)
+        frame
+            .map_ok(|frame| match &this.tracker {
+                Some(tracker) => frame.map_data(|bytes| tracker.track(bytes)),
+                None => frame,
+            })
+            .map_err(RequestBodyError::from)
     }
 
     fn is_end_stream(&self) -> bool {
@@ -211,5 +244,20 @@ impl Body for RequestBody {
             true => body.size_hint(),
             false => SizeHint::default(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn body_has_not_ended_before_its_frames_are_written() {
+        let (tracker, mut sending) = Tracker::new();
+        let frame = tracker.track(Bytes::from_static(b"held back for the origin's window"));
+        drop(tracker);
+        assert!(!sending.has_ended());
+        drop(frame);
+        assert!(sending.has_ended());
     }
 }
