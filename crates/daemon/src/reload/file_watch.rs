@@ -2,8 +2,8 @@
 //!
 //! The directories of the files are watched, not the files: an editor replaces a file by another with its name, and a
 //! Kubernetes ConfigMap replaces a symbolic link to a directory (`..data`). Whether a file has changed is decided by its
-//! metadata, so that events of other files of a directory cause no reload. While a directory can't be watched, its files are
-//! compared periodically.
+//! metadata, so that events of other files of a directory cause no reload. Files are also compared periodically, because a
+//! directory further up may be renamed; and more often while a directory can't be watched.
 
 mod directory_watch;
 
@@ -58,6 +58,9 @@ pub struct FileWatch {
     max_delay: Duration,
     /// How long files that could not be read are left alone where no event may come.
     hang_interval: Duration,
+    /// The interval at which files are compared whose directories are all watched: no event reports the rename of a directory
+    /// further up.
+    compare_interval: Duration,
     /// The files of the last read, which may have been refused.
     read: Fingerprints,
     /// The files as they were read for the configuration in force.
@@ -156,6 +159,7 @@ impl FileWatch {
             quiet,
             max_delay,
             hang_interval: HANG_INTERVAL,
+            compare_interval: COMPARE_INTERVAL,
             read: Fingerprints::default(),
             in_force: Fingerprints::default(),
             awaits_event: false,
@@ -232,11 +236,24 @@ impl FileWatch {
         }
     }
 
-    /// Waits for an event. If a directory is not watched, waits for [`POLL_INTERVAL`] at most, or for [`HANG_INTERVAL`] if the
-    /// files could not be read. Returns whether one has come.
+    /// Waits for an event, or until the files differ from what was read. If a directory is not watched, waits for
+    /// [`POLL_INTERVAL`] at most, or for [`HANG_INTERVAL`] if the files could not be read. Returns whether one has come.
     async fn wait_event(&mut self) -> bool {
         if self.directories.is_complete() {
-            self.directories.next_event().await;
+            let interval = if self.awaits_event || self.read.files.is_empty() {
+                Duration::MAX
+            } else {
+                self.compare_interval
+            };
+            while timeout(interval, self.directories.next_event())
+                .await
+                .is_err()
+            {
+                // A file system that hangs is no reason to read from it.
+                if self.compare().await == Comparison::Changed {
+                    break;
+                }
+            }
             return true;
         }
         let interval = if self.awaits_event {
@@ -368,6 +385,8 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// The interval at which a reload is tried whose files could not be read: each try waits for a minute, and a signal to upgrade
 /// waits for it.
 const HANG_INTERVAL: Duration = Duration::from_secs(300);
+/// See [`FileWatch`]. A stat(2) of each file at this interval is no load.
+const COMPARE_INTERVAL: Duration = Duration::from_secs(5);
 /// A file system in the network answers within a second, or not at all.
 const METADATA_TIMEOUT: Duration = Duration::from_secs(5);
 /// As the kernel's limit (path_resolution(7)).

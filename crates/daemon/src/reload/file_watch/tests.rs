@@ -76,6 +76,27 @@ async fn directory_that_was_replaced_while_its_file_was_missing_is_watched() {
     timeout(Duration::from_secs(20), changed).await.unwrap();
 }
 
+/// The directory of the file is watched, and stays as it is: one further up is renamed, and another takes its place.
+#[tokio::test]
+async fn file_below_a_directory_that_was_replaced_is_read_again() {
+    let root = tempdir().unwrap();
+    let path = |name: &str| root.path().join(name);
+    for (release, text) in [("current", "192.0.2.7"), ("next", "192.0.2.8")] {
+        fs::create_dir_all(path(release).join("etc/lists")).unwrap();
+        fs::write(path(release).join("etc/lists/banned"), text).unwrap();
+    }
+    let file = path("current/etc/lists/banned");
+    let mut watch = FileWatch::of_configuration(true, noted(&file));
+    watch.compare_interval = QUIET;
+    watch.start();
+    let mut changed = pin!(watch.changed());
+    assert!(timeout(QUIET * 5, &mut changed).await.is_err());
+    fs::rename(path("current"), path("before")).unwrap();
+    fs::rename(path("next"), path("current")).unwrap();
+    let cause = timeout(Duration::from_secs(20), changed).await;
+    assert!(matches!(cause, Ok(ReadCause::Change)));
+}
+
 /// Otherwise a ban that was written while descriptors were short would never be in force.
 #[tokio::test]
 async fn file_that_could_not_be_read_for_a_while_is_read_again() {
