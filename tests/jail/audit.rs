@@ -112,6 +112,31 @@ fn refused_connections_are_logged_although_the_interceptor_falls_behind() {
     assert_eq!(log.matches("port_not_allowed").count(), 2000, "{errors}");
 }
 
+/// The mediator is suspended when the program exits, so that it may have refused connections that it has not reported.
+#[test]
+fn program_fails_where_denials_may_be_unknown() {
+    let rig = JailRig::new();
+    let jail = rig.scratch().path_text("peername");
+    let pattern = rig.interceptor_pattern();
+    let program = "touch ready; until [ -e go ]; do sleep 0.05; done";
+    // The interceptor has the same name, and worker threads.
+    let script = format!(
+        "cd {dir}; {jail} jail --fail-on-deny --allow=a.test -- sh -c '{program}' 2>errors &
+         until [ -e ready ]; do sleep 0.05; done
+         for pid in $(pgrep -f '{pattern}'); do
+             [ \"$(cat /proc/$pid/comm) $(ls /proc/$pid/task | wc -l)\" = 'peername-jail 1' ] && kill -STOP $pid && stopped=$pid
+         done
+         touch go; wait $!; echo $?; kill -CONT $stopped",
+        dir = rig.scratch().path_text(""),
+    );
+    let output = rig.run_outside(User::Root, &script);
+    assert_eq!(stdout_text(&output), "122\n", "{output:?}");
+    let errors = rig.scratch().read("errors");
+    let line = "peername: denied: maybe further connections, which are not known: the mediator has not exited in 5s";
+    assert_contains(&errors, &[line]);
+    super::wait_interceptor_exit(&rig);
+}
+
 /// While the disk is full, requests are denied, and standard error says why. Requests go on when there is space again, and
 /// the record that was written in part is followed by a line break.
 #[test]
