@@ -1,6 +1,6 @@
 //! Faults of the check service: every request is denied until the service is back.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -90,6 +90,31 @@ fn warning_names_another_cause_at_once() {
         rig.proxy
             .wait_logged(&format!("a request is denied unchecked: {cause}"));
     }
+}
+
+/// The service accepts connections and does not answer. Checks that wait for a permit end with their timeout, too.
+#[test]
+fn checks_that_queue_for_a_service_that_hangs_are_denied_in_time() {
+    let check = format!("--check=http://{CHECK}/verify");
+    let rig = InterceptRig::new(&[&check, ADMIN, "--check-timeout=1s", "--check-concurrency=1"]);
+    let _silent = rig
+        .lab
+        .balancer
+        .enter(|| TcpListener::bind(CHECK).expect("a service"));
+    let started = Instant::now();
+    for answer in send_at_once(&rig.lab) {
+        assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
+    }
+    let took = started.elapsed();
+    assert!(took < Duration::from_secs(10), "{took:?}");
+    let metrics = rig.read_metrics();
+    let count = |outcome: &str| -> usize {
+        let name = format!("peername_check_total{{outcome=\"{outcome}\"}} ");
+        let value = metrics.lines().find_map(|line| line.strip_prefix(&name));
+        value.map_or(0, |value| value.parse().expect("a number"))
+    };
+    assert!(count("busy") > 0, "{metrics}");
+    assert_eq!(count("busy") + count("timeout"), REQUESTS, "{metrics}");
 }
 
 const REQUESTS: usize = 50;

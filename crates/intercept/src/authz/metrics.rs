@@ -56,6 +56,7 @@ impl CheckMetrics {
             (DecidedBy::Service, false) => "denied",
             (DecidedBy::Cache, _) => "cache_hit",
             (DecidedBy::Failure(AuthzError::Timeout(_)), _) => "timeout",
+            (DecidedBy::Failure(AuthzError::Busy(_)), _) => "busy",
             (DecidedBy::Failure(AuthzError::Suspended), _) => "suspended",
             (DecidedBy::Failure(_), _) => "error",
             (DecidedBy::FailOpen(_), _) => "fail_open",

@@ -239,6 +239,10 @@ async fn flood_of_one_client_neither_delays_others_nor_opens_the_circuit_breaker
             "{verdict:?}"
         );
     }
+    assert_eq!(
+        metric(&check, r#"peername_check_total{outcome="busy"}"#),
+        30
+    );
     assert_eq!(metric(&check, "peername_check_suspended"), 0);
     assert!(ask(&client).await.decision.allows());
 }
