@@ -58,6 +58,11 @@ fn every_error_has_its_position() {
             "use true or false, without quotes",
         ),
         (
+            &format!("workers = \"2\"\n{table}"),
+            "line 1, workers: ",
+            "use a number, without quotes",
+        ),
+        (
             "[[listen]]\ntarget = 127.0.0.1:8443\n",
             "line 2: ",
             "text needs quotes, as in \"127.0.0.1:8443\"",

@@ -4,6 +4,7 @@ use clap::{Arg, ArgAction, Command};
 use serde_json::{Map, Value, json};
 
 use super::known_keys::{KnownTable, key_of};
+use super::table::{is_number, is_path};
 
 /// The schema of a configuration file that may have these tables.
 pub fn file(tables: &[KnownTable]) -> Value {
@@ -72,7 +73,11 @@ fn schema(arg: &Arg) -> Value {
         _ => None,
     };
     if let Some(default) = default {
-        schema["default"] = default.to_string_lossy().into();
+        let text = default.to_string_lossy();
+        schema["default"] = match text.parse::<u64>() {
+            Ok(number) if is_number(arg) => number.into(),
+            _ => text.into(),
+        };
     }
     if let Some(help) = arg.get_long_help().or_else(|| arg.get_help()) {
         schema["description"] = help.to_string().into();
@@ -81,6 +86,12 @@ fn schema(arg: &Arg) -> Value {
 }
 
 fn value_schema(arg: &Arg) -> Value {
+    if is_path(arg) {
+        return json!({ "type": "string" });
+    }
+    if is_number(arg) {
+        return json!({ "type": "integer" });
+    }
     let possible = arg.get_possible_values();
     if possible.is_empty() {
         return json!({ "type": ["string", "integer"] });

@@ -324,7 +324,7 @@ fn read_value(
     for value in values {
         let at = value.span().start;
         let text = match scalar(value.get_ref()) {
-            Some(text) if !is_path(arg) || value.get_ref().is_str() => text,
+            Some(text) if has_type(arg, value.get_ref()) => text,
             _ => {
                 mistakes.push(mistake(at, type_advice(arg).to_owned()));
                 continue;
@@ -347,6 +347,7 @@ fn read_value(
 fn type_advice(arg: &Arg) -> &'static str {
     match arg.get_action() {
         _ if is_path(arg) => "use a string",
+        _ if is_number(arg) => "use a number, without quotes",
         ArgAction::Append => "use a list of strings",
         _ => "use a string or a number",
     }
@@ -358,8 +359,22 @@ fn is_denial(arg: &Arg) -> bool {
     arg.get_long().is_some_and(|name| name.starts_with("deny"))
 }
 
-fn is_path(arg: &Arg) -> bool {
+/// Whether a string or an integer is of the option's type: most options take either.
+fn has_type(arg: &Arg, value: &DeValue<'_>) -> bool {
+    match value {
+        DeValue::String(_) => !is_number(arg),
+        _ => !is_path(arg),
+    }
+}
+
+/// Whether the option takes strings only.
+pub(super) fn is_path(arg: &Arg) -> bool {
     arg.get_value_parser().type_id() == TypeId::of::<PathBuf>()
+}
+
+/// Whether the option takes integers only.
+pub(super) fn is_number(arg: &Arg) -> bool {
+    arg.get_value_parser().type_id() == TypeId::of::<usize>()
 }
 
 /// Returns the text of a string or of an integer.
