@@ -101,6 +101,8 @@ pub struct Listeners {
     /// Sockets of a previous process that had more workers. Closing a socket would reset connections that are just being
     /// established, so the workers serve these sockets, too.
     surplus: Vec<Listener>,
+    /// Keep the addresses from other processes until [`Listeners::listen`].
+    claims: Vec<net::TcpListener>,
 }
 
 impl Listeners {
@@ -124,6 +126,7 @@ impl Listeners {
             inherited: &inherited.tcp,
             owns_backlogs: inherited.owns_backlogs,
             previous,
+            claims: Vec::new(),
         };
         let request = OpenRequest {
             listen: wanted.iter().map(|&(_, addr)| addr).collect(),
@@ -138,6 +141,7 @@ impl Listeners {
         Ok(Self {
             per_worker,
             surplus,
+            claims: opener.claims,
         })
     }
 
@@ -147,11 +151,12 @@ impl Listeners {
     /// # Errors
     ///
     /// The address that another program has begun to listen on meanwhile.
-    pub fn listen(&self) -> Result<(), BindError> {
+    pub fn listen(&mut self) -> Result<(), BindError> {
         for listener in self.per_worker.iter().flatten() {
             listener::start_listening(&listener.socket)
                 .map_err(|failed| BindError::new(listener.addr.0, failed))?;
         }
+        self.claims.clear();
         Ok(())
     }
 

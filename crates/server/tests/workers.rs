@@ -141,6 +141,29 @@ fn backlog_that_no_other_process_serves_is_served_by_a_drain() -> Result<()> {
     Ok(())
 }
 
+/// Two processes start at once: the first one does not listen yet when the second one opens its sockets.
+#[test]
+fn address_that_another_start_has_claimed_is_in_use() -> Result<()> {
+    let reserved = listener::bind(([127, 0, 0, 1], 0).into(), BindOptions::default())?;
+    let port = reserved.local_addr()?.port();
+    let wanted = ["127.0.0.1", "0.0.0.0", "::1", "::"].map(|ip| {
+        (
+            ListenerId(0),
+            SocketAddr::new(ip.parse().expect("an address"), port),
+        )
+    });
+    let open = || {
+        let mut inherited = InheritedSockets::default();
+        Listeners::open(&wanted, &ExistingListeners::default(), 2, &mut inherited)
+    };
+    let first = open()?;
+    let second = open().expect_err("in use");
+    ensure!(second.is_in_use(), "{second}");
+    drop(first);
+    open()?;
+    Ok(())
+}
+
 /// An upgrade to more workers may still be refused. Closing a socket that has taken clients would reset them.
 #[test]
 fn sockets_of_further_workers_take_no_client_before_they_listen() -> Result<()> {
@@ -155,7 +178,7 @@ fn sockets_of_further_workers_take_no_client_before_they_listen() -> Result<()> 
         ..InheritedSockets::default()
     };
     let wanted = [(ListenerId(0), addr)];
-    let listeners = Listeners::open(&wanted, &ExistingListeners::default(), 8, &mut inherited)?;
+    let mut listeners = Listeners::open(&wanted, &ExistingListeners::default(), 8, &mut inherited)?;
     let connect = || -> io::Result<Vec<_>> { (0..100).map(|_| TcpStream::connect(addr)).collect() };
     let _clients = connect()?;
     let deadline = Instant::now() + Duration::from_secs(10);
@@ -217,7 +240,7 @@ fn start_workers(
 ) -> Result<(Workers, SocketAddr)> {
     let wanted = [(ListenerId(0), addr)];
     let existing = ExistingListeners::default();
-    let listeners = Listeners::open(&wanted, &existing, count, &mut inherited)?;
+    let mut listeners = Listeners::open(&wanted, &existing, count, &mut inherited)?;
     listeners.listen()?;
     let addr = listeners.addrs()[0];
     let capacity = Capacity {

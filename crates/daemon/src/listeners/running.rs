@@ -90,7 +90,7 @@ impl Change {
     /// # Errors
     ///
     /// The address that another program has begun to listen on meanwhile.
-    pub fn listen(&self) -> anyhow::Result<()> {
+    pub fn listen(&mut self) -> anyhow::Result<()> {
         self.opened.tcp.listen().map_err(anyhow::Error::from)
     }
 }
@@ -117,7 +117,7 @@ impl Opened {
         )?;
         check_inherited_sockets(&inherited, &refs)?;
         let mut unused_ids = 0..;
-        let sockets = OpenedListeners::open_missing(
+        let mut sockets = OpenedListeners::open_missing(
             &refs,
             worker_count,
             &ListenerIds::new(),
@@ -125,7 +125,7 @@ impl Opened {
             &mut unused_ids,
         )?;
         if previous.is_none() {
-            // At once: another start recognizes an address in use only by a socket that listens.
+            // At once: another program recognizes an address in use only by a socket that listens.
             sockets.tcp.listen()?;
         }
         // Sockets of the previous process that no plan needs stay with that process.

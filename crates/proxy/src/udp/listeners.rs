@@ -77,7 +77,11 @@ impl UdpListeners {
             existing,
             workers,
         };
-        let mut opener = UdpOpener { inherited, workers };
+        let mut opener = UdpOpener {
+            inherited,
+            workers,
+            claims: Vec::new(),
+        };
         let by_worker = open_per_worker(&request, &mut opener)?;
         let first_worker = by_worker.first().map(Vec::as_slice).unwrap_or_default();
         let addrs: Vec<_> = first_worker
@@ -231,16 +235,25 @@ impl UdpListeners {
 struct UdpOpener<'a> {
     inherited: &'a HashMap<SocketAddr, InheritedSocket>,
     workers: usize,
+    claims: Vec<UdpSocket>,
 }
 
 impl SocketOpener for UdpOpener<'_> {
     type Socket = UdpSocket;
 
-    fn check_free(&self, addr: SocketAddr) -> peername_sys::Result<()> {
-        if self.is_inherited(addr) {
-            return Ok(());
+    fn claim(&mut self, addr: SocketAddr) -> peername_sys::Result<()> {
+        if !self.is_inherited(addr) {
+            self.claims.push(udp::claim_address(addr)?);
         }
-        udp::check_address_free(addr)
+        Ok(())
+    }
+
+    fn first_are_bound(&mut self) {
+        self.release_claims();
+    }
+
+    fn release_claims(&mut self) {
+        self.claims.clear();
     }
 
     fn is_inherited(&self, addr: SocketAddr) -> bool {

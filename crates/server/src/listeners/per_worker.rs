@@ -43,12 +43,18 @@ pub trait SocketOpener {
     /// A bound socket.
     type Socket;
 
-    /// Checks that no other program listens on the address.
+    /// Claims the address, so that no other process that does so can listen on it.
     ///
     /// # Errors
     ///
-    /// EADDRINUSE if another program does.
-    fn check_free(&self, addr: SocketAddr) -> peername_sys::Result<()>;
+    /// EADDRINUSE if another program listens on the address, or has claimed it.
+    fn claim(&mut self, addr: SocketAddr) -> peername_sys::Result<()>;
+
+    /// Called when the first worker's sockets are bound, before those of the others.
+    fn first_are_bound(&mut self) {}
+
+    /// Closes the claims, each of which takes a descriptor.
+    fn release_claims(&mut self);
 
     /// Whether a service manager has passed a socket on this address.
     fn is_inherited(&self, addr: SocketAddr) -> bool;
@@ -74,17 +80,21 @@ pub fn open_per_worker<O: SocketOpener>(
     request: &OpenRequest<'_>,
     opener: &mut O,
 ) -> Result<Vec<Vec<O::Socket>>, BindError> {
-    for &addr in &request.listen {
+    let mut claimed = Vec::new();
+    for addr in wildcards_first(&request.listen) {
         // With SO_REUSEPORT a second proxy would get some of the first one's clients. An overlapping listener of this
         // process is allowed: of 127.0.0.1 and 0.0.0.0, the kernel prefers the more specific one as long as it is open.
-        if !request.existing.overlaps(addr) {
+        let is_claimed = claimed.iter().any(|&wide| includes(wide, addr));
+        if addr.port() != 0 && !is_claimed && !request.existing.overlaps(addr) {
             opener
-                .check_free(addr)
+                .claim(addr)
                 .map_err(|failed| BindError::new(addr, failed))?;
+            claimed.push(addr);
         }
     }
     let staying = &request.existing.staying;
     let first = open_all(&request.listen, staying, opener)?;
+    opener.first_are_bound();
     let mut bound = Vec::new();
     for (socket, &addr) in first.iter().zip(&request.listen) {
         let local_addr = O::local_addr(socket)
@@ -95,6 +105,18 @@ pub fn open_per_worker<O: SocketOpener>(
     iter::once(Ok(first))
         .chain((1..request.workers).map(|_| open_all(&bound, staying, opener)))
         .collect()
+}
+
+/// A claim of a wildcard address is one of all addresses of its family.
+fn wildcards_first(addrs: &[SocketAddr]) -> Vec<SocketAddr> {
+    let mut sorted = addrs.to_vec();
+    sorted.sort_by_key(|addr| !addr.ip().is_unspecified());
+    sorted
+}
+
+/// Whether a claim of `wide` is one of `narrow`.
+fn includes(wide: SocketAddr, narrow: SocketAddr) -> bool {
+    wide.is_ipv4() == narrow.is_ipv4() && covers(wide, narrow)
 }
 
 /// Opens a socket on each address. `staying` are the addresses that this process listens on besides.
@@ -120,9 +142,14 @@ fn open_all<O: SocketOpener>(
             reuse_port: true,
             v6_only: v4_ports.contains(&addr.port()),
         };
-        let socket = opener
-            .open(addr, options)
-            .map_err(|failed| BindError::new(addr, failed))?;
+        let opened = match opener.open(addr, options) {
+            Err(error) if error.is_out_of_descriptors() => {
+                opener.release_claims();
+                opener.open(addr, options)
+            }
+            opened => opened,
+        };
+        let socket = opened.map_err(|failed| BindError::new(addr, failed))?;
         sockets.push(socket);
     }
     Ok(sockets)

@@ -20,6 +20,7 @@ pub(super) struct TcpOpener<'a> {
     /// Whether no other process accepts from these.
     pub(super) owns_backlogs: bool,
     pub(super) previous: PreviousSockets,
+    pub(super) claims: Vec<net::TcpListener>,
 }
 
 impl TcpOpener<'_> {
@@ -61,11 +62,15 @@ impl TcpOpener<'_> {
 impl SocketOpener for TcpOpener<'_> {
     type Socket = net::TcpListener;
 
-    fn check_free(&self, addr: SocketAddr) -> peername_sys::Result<()> {
-        if self.is_inherited(addr) || self.previous.has(addr) {
-            return Ok(());
+    fn claim(&mut self, addr: SocketAddr) -> peername_sys::Result<()> {
+        if !self.is_inherited(addr) && !self.previous.has(addr) {
+            self.claims.push(listener::claim_address(addr)?);
         }
-        listener::check_address_free(addr)
+        Ok(())
+    }
+
+    fn release_claims(&mut self) {
+        self.claims.clear();
     }
 
     fn is_inherited(&self, addr: SocketAddr) -> bool {
@@ -165,6 +170,7 @@ mod tests {
             inherited: &HashMap::from([(addr, passed)]),
             owns_backlogs: false,
             previous: PreviousSockets::take(&wanted, &mut HashMap::from([(addr, vec![previous])])),
+            claims: Vec::new(),
         };
         let options = BindOptions {
             reuse_port: true,
