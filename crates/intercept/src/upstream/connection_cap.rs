@@ -8,7 +8,7 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use peername_observe::encode;
-use peername_server::access::client_limit::ClientLimit;
+use peername_server::access::client_limit::{ClientLimit, ClientPermit};
 use peername_server::access::max_connections::MaxConnections;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
@@ -61,20 +61,21 @@ impl ConnectionCap {
     pub(super) fn acquire(&self, client: IpAddr) -> Result<Arc<ConnectionPermit>, UpstreamError> {
         let share = self.shares.try_acquire(client);
         let share = share.ok_or(UpstreamError::ShareFull(self.max))?;
-        let (permit, before) = ConnectionPermit::issue(&self.connections, &self.shares, share);
-        // An evicted connection is closed asynchronously: until then there is one connection more than the cap.
-        if before < self.max || self.evict_idle() {
-            return Ok(Arc::new(permit));
-        }
-        Err(UpstreamError::Full(self.max))
+        let permit = self.issue(share).ok_or(UpstreamError::Full(self.max))?;
+        Ok(Arc::new(permit))
     }
 
-    /// Acquires a permit for a further attempt to open a connection that has a permit. `None` if the cap is reached, since no
-    /// connection is evicted for the attempt, or if the client uses its share.
+    /// Acquires a permit for a further attempt to open a connection that has a permit. `None` if the cap is reached by
+    /// connections in use, or if the client uses its share.
     pub(super) fn acquire_spare(&self, client: IpAddr) -> Option<ConnectionPermit> {
-        let share = self.shares.try_acquire(client)?;
+        self.issue(self.shares.try_acquire(client)?)
+    }
+
+    /// Issues a permit to a client with this share. `None` if the cap is reached by connections in use.
+    fn issue(&self, share: ClientPermit) -> Option<ConnectionPermit> {
         let (permit, before) = ConnectionPermit::issue(&self.connections, &self.shares, share);
-        (before < self.max).then_some(permit)
+        // An evicted connection is closed asynchronously: until then there is one connection more than the cap.
+        (before < self.max || self.evict_idle()).then_some(permit)
     }
 
     /// Counts the connections. The two numbers are not read atomically.

@@ -196,8 +196,11 @@ const MAX_IDLE: usize = 2048;
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use hyper::client::conn::http1;
     use hyper_util::rt::TokioIo;
+    use tokio::io::DuplexStream;
 
     use super::*;
     use crate::audit::UpstreamFields;
@@ -205,13 +208,15 @@ mod tests {
     use crate::upstream::connection_cap::ConnectionCap;
     use crate::upstream::request_body::RequestBody;
 
-    #[tokio::test]
-    async fn connection_beyond_a_clients_share_stays_as_old_as_it_is() {
-        let cap = ConnectionCap::new(3);
-        let [client, another]: [IpAddr; 2] = [1, 2].map(|last| [192, 0, 2, last].into());
-        let permit = cap.acquire(another).unwrap();
+    /// Puts a connection of this client into the pool. Returns its key, and the origin's side of it.
+    async fn put_connection(
+        pool: &IdlePool,
+        cap: &ConnectionCap,
+        client: IpAddr,
+    ) -> (PoolKey, DuplexStream) {
+        let permit = cap.acquire(client).unwrap();
         permit.release();
-        let (socket, _origin) = tokio::io::duplex(64);
+        let (socket, origin) = tokio::io::duplex(64);
         let (mut sender, driver) = http1::handshake::<_, RequestBody>(TokioIo::new(socket))
             .await
             .unwrap();
@@ -235,9 +240,16 @@ mod tests {
             via: ViaLines::default(),
             private_to: None,
         };
-        let pool = IdlePool::default();
         let sender = Sender::Http1(sender);
         pool.put(&key, Connection { sender, info });
+        (key, origin)
+    }
+
+    #[tokio::test]
+    async fn connection_beyond_a_clients_share_stays_as_old_as_it_is() {
+        let (pool, cap) = (IdlePool::default(), ConnectionCap::new(3));
+        let [client, another]: [IpAddr; 2] = [1, 2].map(|last| [192, 0, 2, last].into());
+        let (key, _origin) = put_connection(&pool, &cap, another).await;
         let idle_timeout = Duration::from_millis(10);
         std::thread::sleep(idle_timeout);
         let _share = [(); 2].map(|()| cap.acquire(client).unwrap());
@@ -245,5 +257,17 @@ mod tests {
         assert_eq!(pool.len(), 1);
         pool.evict_expired(idle_timeout);
         assert_eq!(pool.len(), 0);
+    }
+
+    #[tokio::test]
+    async fn idle_connection_is_evicted_for_a_further_attempt_to_connect() {
+        let (pool, cap) = (Arc::new(IdlePool::default()), ConnectionCap::new(2));
+        cap.add_pool(&pool);
+        let [client, another]: [IpAddr; 2] = [1, 2].map(|last| [192, 0, 2, last].into());
+        let _connection = cap.acquire(client).unwrap();
+        let _idle = put_connection(&pool, &cap, another).await;
+        let _spare = cap.acquire_spare(another).expect("a permit");
+        assert_eq!(pool.len(), 0);
+        assert!(cap.acquire_spare([192, 0, 2, 3].into()).is_none());
     }
 }
