@@ -330,6 +330,10 @@ impl CheckClient {
             // A policy fails because of a single request or a busy CPU. A pause would fail all other requests, too.
             (Link::Policy(_), _) | (_, Err(AuthzError::Busy(_))) => Transition::Unchanged,
             (_, Ok(_)) => breaker_permit.succeeded(),
+            // A single request may cause it, too. At the deadline it may be of a gRPC service that hangs, and knows the deadline.
+            (_, Err(error)) if error.is_response() && Instant::now() < deadline => {
+                breaker_permit.succeeded()
+            }
             (_, Err(_)) => breaker_permit.failed(Instant::now()),
         };
         shared.log_transition(service, transition);

@@ -158,6 +158,14 @@ impl AuthzError {
         )
     }
 
+    /// Whether the service has responded, though not with a decision.
+    pub(crate) fn is_response(&self) -> bool {
+        matches!(
+            self,
+            Self::Status(_) | Self::TooLong(_) | Self::Malformed(_)
+        )
+    }
+
     /// Describes the failure to the client, without addresses and causes, which only the log has.
     fn for_client(&self) -> String {
         let what = match self {

@@ -188,6 +188,36 @@ async fn circuit_breaker_opens_for_a_failing_service() {
     }
 }
 
+/// A client may cause the error by its own requests. The checks of others go on.
+#[tokio::test]
+async fn service_that_answers_with_errors_is_not_suspended() {
+    let answers = [
+        (
+            "http",
+            "check_status",
+            Fault::answers("500", b"HTTP/1.1 500 No\r\nContent-Length: 0\r\n\r\n"),
+        ),
+        (
+            "opa",
+            "check_malformed",
+            Fault::ok_with("not JSON", b"true"),
+        ),
+        ("opa", "check_too_long", Fault::http_gibibyte()),
+        ("grpc", "check_status", Fault::grpc_data("13", b"", b"13")),
+    ];
+    for (scheme, code, answer) in answers {
+        let urls = urls(answer.serve());
+        let url = urls.iter().find(|url| url.starts_with(scheme)).unwrap();
+        let check = check(url, |_| ());
+        let client = check.client();
+        for _ in 0..20 {
+            let verdict = ask(&client).await;
+            assert_eq!(failure(&verdict), Some(code), "{url}: {verdict:?}");
+        }
+        assert_eq!(metric(&check, "peername_check_suspended"), 0, "{url}");
+    }
+}
+
 /// With one concurrent query: the second one waits for the first, but not beyond its own deadline.
 #[tokio::test]
 async fn queries_beyond_the_concurrency_limit_wait() {
