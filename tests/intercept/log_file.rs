@@ -6,7 +6,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
 use serde_json::json;
 
-use crate::harness::lab::{Host, Scratch, assert_count, assert_fields, wait_for};
+use crate::harness::lab::{Host, Scratch, assert_count, assert_fields, wait_for, wait_until};
 use crate::harness::peername::Peername;
 use crate::harness::rig::intercept::{InterceptLab, InterceptRig, wait_request_lines};
 
@@ -84,21 +84,65 @@ fn lines_that_wait_for_space_are_reported_at_once_and_at_the_exit() {
         .wait_logged("1 lines of the log were lost since the start");
 }
 
+#[test]
+fn line_that_is_written_in_part_is_reported_at_the_exit() {
+    let lab = InterceptLab::new();
+    let log = lab.scratch.path_text("audit.log");
+    let mut rig = lab.start(&["--log", &log]);
+    cut_last_line(&rig, &log);
+    rig.proxy.signal(Signal::TERM);
+    rig.proxy.wait_success(Duration::from_secs(5));
+    rig.proxy
+        .wait_logged("1 lines of the log were lost since the start");
+}
+
+#[test]
+fn line_that_is_written_in_part_is_whole_after_a_rotation() {
+    let lab = InterceptLab::new();
+    let log = lab.scratch.path_text("audit.log");
+    let rig = lab.start(&["--log", &log]);
+    cut_last_line(&rig, &log);
+    fs::rename(&log, format!("{log}.1")).expect("rename(2)");
+    rig.proxy.reload("\"reloaded\"");
+    let lines = wait_request_lines(&log, 1);
+    assert_eq!(lines[0]["path"], "/echo", "{lines:?}");
+    let next = fs::read_to_string(&log).expect("the log");
+    assert_count(&next, "request admitted", 0);
+}
+
+/// Makes two requests with lines of about the same length. The file gets half of the last line.
+fn cut_last_line(rig: &InterceptRig, log: &str) {
+    rig.curl(&["http://a.test/echo"]);
+    wait_request_lines(log, 1);
+    let text = fs::read_to_string(log).expect("the log");
+    let last = text.lines().last().expect("the line of the request");
+    let limit = (text.len() * 2 - last.len() / 2) as u64;
+    limit_file_sizes(rig, limit);
+    rig.curl(&["http://a.test/echo"]);
+    wait_until("half of the line", || {
+        fs::metadata(log).expect("the log").len() == limit
+    });
+}
+
 /// A limit of file sizes (`ulimit -f`, LimitFSIZE= of a unit) is as a full disk, and ends nothing.
 #[test]
 fn request_is_denied_where_the_log_has_reached_the_limit_of_file_sizes() {
     let lab = InterceptLab::new();
     let log = lab.scratch.write("audit.log", "a full line\n");
     let rig = lab.start(&["--allow=any", "--log", &log]);
-    let proxy = Pid::from_raw(rig.proxy.pid().cast_signed());
-    let own_size = Rlimit {
-        current: Some(12),
-        maximum: Some(12),
-    };
-    prlimit(proxy, Resource::Fsize, own_size).expect("prlimit(2)");
+    limit_file_sizes(&rig, 12);
     let problem = rig.curl_problem(&["http://a.test/echo"]);
     assert_fields(&problem, json!({"status": 503, "code": "audit_failed"}));
     rig.proxy.wait_logged("File too large");
+}
+
+fn limit_file_sizes(rig: &InterceptRig, bytes: u64) {
+    let proxy = Pid::from_raw(rig.proxy.pid().cast_signed());
+    let limit = Rlimit {
+        current: Some(bytes),
+        maximum: Some(bytes),
+    };
+    prlimit(proxy, Resource::Fsize, limit).expect("prlimit(2)");
 }
 
 /// A pipe whose reader is absent, or slow, would hold up the start and every worker.

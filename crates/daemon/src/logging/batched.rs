@@ -34,7 +34,7 @@ impl<W: Write> Write for Batched<W> {
 #[derive(Debug)]
 pub(super) struct KeptLines<W: Write> {
     writer: BufWriter<W>,
-    /// The number of lines in the buffer that the last flush could not write.
+    /// The number of lines that the last flush could not write: those in the buffer, and one whose end the writer keeps.
     waiting: Arc<AtomicUsize>,
 }
 
@@ -56,7 +56,9 @@ impl<W: Write> Write for KeptLines<W> {
         let flushed = self.writer.flush();
         let unwritten = self.writer.buffer().iter();
         let waiting = unwritten.filter(|&&byte| byte == b'\n').count();
-        self.waiting.store(waiting, Relaxed);
+        let is_line_cut = flushed.is_err() && self.writer.get_mut().flush().is_err();
+        self.waiting
+            .store(waiting + usize::from(is_line_cut), Relaxed);
         flushed
     }
 }

@@ -20,9 +20,11 @@ pub struct LogFile {
 #[derive(Debug)]
 struct OpenLog {
     file: File,
-    /// The end of the line in which a short write has stopped, as on a full disk. It is written before the next line, so that
-    /// two records never share a line.
-    line_end: Vec<u8>,
+    /// The line in which a short write has stopped, as on a full disk; for a line that is given up, only its line break. Its end
+    /// is written before the next line, so that two records never share a line.
+    cut_line: Vec<u8>,
+    /// How much of it is written.
+    written: usize,
 }
 
 impl LogFile {
@@ -40,7 +42,11 @@ impl LogFile {
     /// Appends to this file, which was opened for appending. Once no directory names it any more, it is opened again by `path`.
     pub fn new(file: File, path: Option<&Path>) -> Self {
         Self {
-            open: Arc::new(Mutex::new(OpenLog::new(file))),
+            open: Arc::new(Mutex::new(OpenLog {
+                file,
+                cut_line: Vec::new(),
+                written: 0,
+            })),
             path: path.map(Path::to_owned),
         }
     }
@@ -48,9 +54,9 @@ impl LogFile {
     /// Appends to this file from now on.
     pub fn replace(&self, file: File) {
         let mut log = self.lock();
-        // If that fails, the fragment stays in the file that was moved away.
         let _ = log.end_line();
-        *log = OpenLog::new(file);
+        log.switch_to(file);
+        let _ = log.end_line();
     }
 
     /// Appends a line with its line break by one write(2), which O_APPEND keeps whole. If only a part can be written, a line
@@ -65,7 +71,7 @@ impl LogFile {
         let rest = line.get(length..).unwrap_or_default();
         // The second write returns the error because of which the first one was short.
         log.file.write_all(rest).inspect_err(|_| {
-            log.line_end = b"\n".to_vec();
+            log.cut_line = b"\n".to_vec();
         })
     }
 
@@ -79,7 +85,7 @@ impl LogFile {
         if let Some(path) = &self.path
             && log.file.metadata()?.nlink() == 0
         {
-            *log = OpenLog::new(Self::open_file(path)?);
+            log.switch_to(Self::open_file(path)?);
         }
         log.end_line()?;
         Ok(log)
@@ -87,23 +93,32 @@ impl LogFile {
 }
 
 impl OpenLog {
-    fn new(file: File) -> Self {
-        Self {
-            file,
-            line_end: Vec::new(),
-        }
-    }
-
     /// Ends the line in which the last write has stopped.
     fn end_line(&mut self) -> io::Result<()> {
-        while !self.line_end.is_empty() {
-            let length = self.file.write(&self.line_end)?;
+        while self.written < self.cut_line.len() {
+            let length = self.file.write(&self.cut_line[self.written..])?;
             if length == 0 {
                 return Err(io::ErrorKind::WriteZero.into());
             }
-            self.line_end.drain(..length);
+            self.written += length;
         }
+        self.cut_line.clear();
+        self.written = 0;
         Ok(())
+    }
+
+    /// Whether more than the line break is missing at the end of the line in which the last write has stopped.
+    fn is_line_cut(&self) -> bool {
+        self.cut_line.len() > self.written + 1
+    }
+
+    /// Appends to another file from now on, to which a cut line will be written as a whole. Its fragment stays in the old file.
+    fn switch_to(&mut self, file: File) {
+        if !self.is_line_cut() {
+            self.cut_line.clear();
+        }
+        self.written = 0;
+        self.file = file;
     }
 }
 
@@ -113,32 +128,47 @@ impl Write for LogFile {
         let mut log = self.lock_at_line_start()?;
         let length = log.file.write(lines)?;
         let (written, rest) = lines.split_at(length);
-        if written.ends_with(b"\n") {
+        let is_line_break = |&byte: &u8| byte == b'\n';
+        let start = written.iter().rposition(is_line_break);
+        let start = start.map_or(0, |line_break| line_break + 1);
+        if start == length {
             return Ok(length);
         }
-        let mut rest = rest.split_inclusive(|&byte| byte == b'\n');
-        log.line_end = rest.next().unwrap_or_default().to_vec();
-        Ok(length + log.line_end.len())
+        let end = rest.iter().position(is_line_break);
+        let end = end.map_or(lines.len(), |line_break| length + line_break + 1);
+        log.cut_line = lines[start..end].to_vec();
+        log.written = length - start;
+        Ok(end)
     }
 
+    /// Fails as long as a part of a line that was taken can't be written.
     fn flush(&mut self) -> io::Result<()> {
-        self.lock().end_line()
+        let mut log = self.lock();
+        let ended = log.end_line();
+        if log.is_line_cut() { ended } else { Ok(()) }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::io::{Read, pipe};
+    use std::fs;
+    use std::io::{PipeReader, Read, pipe};
     use std::os::fd::AsRawFd;
 
     use super::*;
 
+    /// A log whose reader does not read, so that a long write is short.
+    fn slow_pipe() -> (PipeReader, LogFile) {
+        let (reader, writer) = pipe().unwrap();
+        let path = format!("/proc/self/fd/{}", writer.as_raw_fd());
+        let file = LogFile::open_file(Path::new(&path)).unwrap();
+        (reader, LogFile::new(file, None))
+    }
+
     /// A pipe takes a part of a batch while its reader is slow. The other writer of the log must not write into a line of it.
     #[test]
     fn line_of_a_short_write_is_ended_before_another_line() {
-        let (mut reader, writer) = pipe().unwrap();
-        let path = format!("/proc/self/fd/{}", writer.as_raw_fd());
-        let log = LogFile::new(LogFile::open_file(Path::new(&path)).unwrap(), None);
+        let (mut reader, log) = slow_pipe();
         let line = format!("{}\n", "x".repeat(999));
         let batch = line.repeat(1000);
         let taken = log.clone().write(batch.as_bytes()).unwrap();
@@ -152,5 +182,34 @@ mod tests {
         let mut end = vec![0; line.len() + "admitted\n".len()];
         reader.read_exact(&mut end).unwrap();
         assert_eq!(String::from_utf8(end).unwrap(), line + "admitted\n");
+    }
+
+    /// A rotation while the end of a line can't be written.
+    #[test]
+    fn line_of_a_short_write_is_whole_in_the_next_file() {
+        let (_reader, mut log) = slow_pipe();
+        let line = format!("{}\n", "x".repeat(999));
+        let batch = line.repeat(1000);
+        assert!(log.write(batch.as_bytes()).unwrap() < batch.len());
+        log.flush().expect_err("the end of the line is not written");
+        log.replace(LogFile::open_file(Path::new("/dev/full")).unwrap());
+        log.flush().expect_err("the line is not written");
+        let next = tempfile::NamedTempFile::new().unwrap();
+        log.replace(LogFile::open_file(next.path()).unwrap());
+        log.append_line(b"admitted\n").unwrap();
+        let text = fs::read_to_string(next.path()).unwrap();
+        assert_eq!(text, line + "admitted\n");
+    }
+
+    /// Its request is denied.
+    #[test]
+    fn line_that_could_not_be_appended_is_in_no_other_file() {
+        let (_reader, mut log) = slow_pipe();
+        log.append_line(&[b'x'; 1 << 20]).unwrap_err();
+        log.flush().expect("no line that was taken");
+        let next = tempfile::NamedTempFile::new().unwrap();
+        log.replace(LogFile::open_file(next.path()).unwrap());
+        log.append_line(b"admitted\n").unwrap();
+        assert_eq!(fs::read_to_string(next.path()).unwrap(), "admitted\n");
     }
 }
