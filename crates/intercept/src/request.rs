@@ -4,6 +4,7 @@ pub(crate) mod buffered_body;
 pub(crate) mod client_info;
 pub(crate) mod id;
 pub(crate) mod kind;
+pub(crate) mod received_body;
 pub(crate) mod refusal;
 pub(crate) mod remedy;
 pub(crate) mod target;

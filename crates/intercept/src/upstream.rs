@@ -35,6 +35,7 @@ use crate::authz::{AccessRules, Allowed, AllowedTunnel};
 use crate::host::HostPort;
 use crate::policy::destination::{Requested, SharedRules};
 use crate::request::id::Id;
+pub use crate::request::received_body::ReceivedBodyError;
 
 pub use client_leases::ClientLeases;
 pub(crate) use client_leases::Lease;

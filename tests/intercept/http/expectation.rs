@@ -10,6 +10,7 @@ use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
 use crate::harness::lab::{assert_contains, assert_fields, stdout_text};
 use crate::harness::rig::intercept::{InterceptRig, recv_head};
+use crate::intercept::upstream::reuse::start_streams;
 
 const WITH_LENGTH: &[u8] =
     b"POST http://a.test:9001/x HTTP/1.1\r\nHost: a.test:9001\r\nContent-Length: 4\r\n\
@@ -173,6 +174,25 @@ fn upload_that_its_client_cuts_after_an_early_answer_is_not_complete() {
     up.wait_closed();
     let line = &rig.wait_audit_lines("/x", 1)[0];
     assert_fields(line, json!({"end": "cut", "bytes_to_upstream": 1}));
+}
+
+/// A server may stop an upload so (RFC 9113, section 8.1), but a client does not end its body. The origins speak HTTP/1.1 and
+/// HTTP/2.
+#[test]
+fn upload_that_its_client_resets_without_an_error_is_not_complete() {
+    for origin in [
+        include_str!("../upstream/early_reader.py"),
+        include_str!("../upstream/early_http2.py"),
+    ] {
+        let rig = InterceptRig::new(&["--allow-destination=10.81.0.1:9001"]);
+        let _origin = rig.start_python_origin(origin);
+        let _client = start_streams(&rig, "a.test:9001", &["cut", "/x"]);
+        let line = &rig.wait_audit_lines("/x", 1)[0];
+        assert_fields(
+            line,
+            json!({"status": 200, "end": "cut", "bytes_to_upstream": 1}),
+        );
+    }
 }
 
 /// The client sends a byte at a time, and for longer than the limit.

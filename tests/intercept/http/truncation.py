@@ -44,8 +44,10 @@ def http2(path, number):
         "/whole-until-close": head(number) + frame(DATA, END_STREAM, number, BODY),
         "/short-of-its-length": head(number, ("content-length", "20")) + frame(DATA, END_STREAM, number, BODY),
         "/reset": head(number) + body + frame(RST_STREAM, 0, number, struct.pack(">I", 2)),
+        "/reset-without-error": head(number) + body + frame(RST_STREAM, 0, number, struct.pack(">I", 0)),
         "/closed": head(number) + body,
         "/gone-away": head(number) + body + frame(GOAWAY, 0, 0, struct.pack(">II", number, 0)),
+        "/gone-away-unprocessed": head(number) + body + frame(GOAWAY, 0, 0, struct.pack(">II", 0, 0)),
     }[path]
 
 

@@ -25,8 +25,10 @@ fn truncated_body_never_looks_complete() {
             (9001, "inside-the-last-chunk"),
             (9003, "short-of-its-length"),
             (9003, "reset"),
+            (9003, "reset-without-error"),
             (9003, "closed"),
             (9003, "gone-away"),
+            (9003, "gone-away-unprocessed"),
         ] {
             // The proxy speaks to the origin the same protocol as the client to the proxy.
             if port == 9003 && version == "--http1.1" {
@@ -50,8 +52,8 @@ fn truncated_body_never_looks_complete() {
             }
         }
     }
-    // One for each of the truncated responses: 5 over HTTP/1.1 and 9 over HTTP/2.
-    for line in rig.wait_audit_lines("/whole-until-close", 14) {
+    // One for each of the truncated responses: 5 over HTTP/1.1 and 11 over HTTP/2.
+    for line in rig.wait_audit_lines("/whole-until-close", 16) {
         assert_eq!(line["close_notify"], Value::Null, "{line}");
     }
 }

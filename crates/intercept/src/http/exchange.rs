@@ -22,6 +22,7 @@ use super::websocket::{Handshake, Switched};
 use crate::authz::authorize::{Authorizer, BodyInfo, Denied};
 use crate::authz::{Allowed, CheckedBody, HeaderMutations, Prepared};
 use crate::request::buffered_body::{BodyPrefix, BufferedBody};
+use crate::request::received_body::ReceivedBody;
 use crate::request::refusal::Refusal;
 use crate::request::target::RequestTarget;
 use crate::state::InterceptState;
@@ -56,7 +57,7 @@ impl Exchange<'_> {
         let version = request.version();
         let (parts, body) = request.into_parts();
         let size = body.size_hint().exact();
-        let body = BufferedBody::new(body);
+        let body = BufferedBody::new(ReceivedBody::new(body, version));
         if let Some(body) = &body
             && hop_by_hop::expects_continue(&parts)
         {
@@ -249,6 +250,7 @@ impl Exchange<'_> {
         let switches = response.status() == StatusCode::SWITCHING_PROTOCOLS;
         let upgrade = switches.then(|| hyper::upgrade::on(&mut response));
         let (mut parts, body) = response.into_parts();
+        let body = ReceivedBody::new(body, parts.version);
         hop_by_hop::strip_response(&mut parts.headers);
         if let Some(changes) = changes {
             changes.apply_to_response(&mut parts.headers);

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::Full;
-use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::body::{Body, Frame, SizeHint};
 use parking_lot::Mutex;
 use tokio::time::{Instant, timeout};
 
@@ -17,6 +17,7 @@ use super::in_flight::InFlightRecord;
 use super::stall_monitor::{POLLS_PER_TIMEOUT, Progress};
 use crate::audit::{AuditRecord, ExchangeEnd};
 use crate::request::buffered_body::BufferedBody;
+use crate::request::received_body::{ReceivedBody, ReceivedBodyError};
 use crate::stream::client_socket::CutResponse;
 use crate::upstream::Lease;
 
@@ -35,7 +36,7 @@ pub(crate) struct ResponseBody {
 /// An origin's body, and the connection from which it is read.
 #[derive(Debug)]
 pub(crate) struct OriginBody {
-    pub(crate) body: Incoming,
+    pub(crate) body: ReceivedBody,
     pub(crate) lease: Lease,
     /// For a body that only the end of the connection ends: whether TLS ended without close_notify.
     pub(crate) lacks_close_notify: Option<Arc<AtomicBool>>,
@@ -234,7 +235,7 @@ impl Progress for Transfer {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ResponseBodyError {
     #[error(transparent)]
-    Http(hyper::Error),
+    Received(ReceivedBodyError),
     /// Without its source: hyper would reset the client's stream with the same PROTOCOL_ERROR, as if the client had caused it.
     #[error("the origin's response is no valid HTTP/2")]
     Malformed,
@@ -243,11 +244,11 @@ pub(crate) enum ResponseBodyError {
 }
 
 impl ResponseBodyError {
-    fn new(error: hyper::Error) -> Self {
+    fn new(error: ReceivedBodyError) -> Self {
         let source = error.source().and_then(|source| source.downcast_ref());
         match source.and_then(h2::Error::reason) {
             Some(h2::Reason::PROTOCOL_ERROR) => Self::Malformed,
-            _ => Self::Http(error),
+            _ => Self::Received(error),
         }
     }
 }

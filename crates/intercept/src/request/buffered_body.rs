@@ -9,10 +9,12 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::body::{Body, Frame, SizeHint};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::runtime::Handle;
 use tokio::time::timeout;
+
+use super::received_body::{ReceivedBody, ReceivedBodyError};
 
 /// A request's body, held until the response has gone, and then drained for a moment.
 ///
@@ -26,7 +28,7 @@ pub(crate) struct BufferedBody(Arc<Mutex<Remainder>>);
 pub(crate) struct Remainder {
     /// Read already, for the check or by a failed attempt.
     buffered: VecDeque<Frame<Bytes>>,
-    body: Incoming,
+    body: ReceivedBody,
     replay: Replay,
     /// The number of the attempt to send the body. Only the last attempt may read.
     attempt: u32,
@@ -66,7 +68,7 @@ pub struct BodyPrefix {
 
 impl BufferedBody {
     /// Buffers nothing yet. `None` if the request has no body.
-    pub(crate) fn new(body: Incoming) -> Option<Self> {
+    pub(crate) fn new(body: ReceivedBody) -> Option<Self> {
         (!body.is_end_stream()).then(|| {
             Self(Arc::new(Mutex::new(Remainder {
                 buffered: VecDeque::new(),
@@ -84,7 +86,7 @@ impl BufferedBody {
         &self,
         max: usize,
         pause: Duration,
-    ) -> hyper::Result<BodyPrefix> {
+    ) -> Result<BodyPrefix, ReceivedBodyError> {
         // One buffer for all frames: a client may send its body in many tiny ones, each of which would take the memory of a
         // `Frame`.
         let mut bytes = BytesMut::new();
@@ -223,12 +225,12 @@ impl Replay {
 
 impl Body for Remainder {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = ReceivedBodyError;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, ReceivedBodyError>>> {
         if let Expectation::Awaited(waker) = &mut self.expectation {
             *waker = Some(cx.waker().clone());
             return Poll::Pending;

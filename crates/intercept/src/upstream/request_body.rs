@@ -12,6 +12,7 @@ use tokio::sync::oneshot::{self, error::TryRecvError};
 
 use crate::audit::SendProgress;
 use crate::request::buffered_body::BufferedBody;
+use crate::request::received_body::ReceivedBodyError;
 
 /// A request's body, which is streamed and counted frame by frame, so that the origin's backpressure reaches the client.
 #[derive(Debug)]
@@ -182,7 +183,7 @@ impl RequestBody {
 pub enum RequestBodyError {
     /// The client has not sent the whole body.
     #[error(transparent)]
-    Client(#[from] hyper::Error),
+    Client(#[from] ReceivedBodyError),
     /// A later attempt sends the body, or no attempt does.
     #[error("another attempt sends the body, or it is given up")]
     Superseded,
