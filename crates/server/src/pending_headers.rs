@@ -2,26 +2,16 @@
 
 use std::net::IpAddr;
 
-use parking_lot::Mutex;
-
-use crate::access::address_counts::AddressCounts;
+use crate::access::address_counts::{CountGuard, SharedCounts};
 use crate::access::max_connections::MaxConnections;
 use crate::header_limits::HeaderLimits;
 
-/// Counts the connections that wait for their header. Shared by the workers: one short lock when the wait begins and
-/// one when it ends, never while anything waits.
+/// Counts the connections that wait for their header. Shared by the workers; nothing is locked while anything waits.
 #[derive(Debug)]
 pub struct PendingHeaders {
     /// The connections of which the limits are a share where none are configured.
     connections: MaxConnections,
-    counts: Mutex<AddressCounts>,
-}
-
-/// Counts one connection as pending until it is dropped.
-#[derive(Debug)]
-pub(crate) struct PendingGuard<'p> {
-    pending: &'p PendingHeaders,
-    peer: IpAddr,
+    counts: SharedCounts,
 }
 
 impl PendingHeaders {
@@ -30,32 +20,19 @@ impl PendingHeaders {
     pub fn new(connections: MaxConnections) -> Self {
         Self {
             connections,
-            counts: Mutex::default(),
+            counts: SharedCounts::default(),
         }
     }
 
-    /// Counts a connection of `peer`; `None` when that peer, or all peers together, have reached their limit.
-    pub(crate) fn enter(&self, peer: IpAddr, limits: &HeaderLimits) -> Option<PendingGuard<'_>> {
-        let mut counts = self.counts.lock();
+    /// Counts a connection of `peer` as pending until the guard is dropped; `None` when that peer, or all peers together, have reached their limit.
+    pub(crate) fn enter(&self, peer: IpAddr, limits: &HeaderLimits) -> Option<CountGuard> {
         let connections = self.connections.get();
         let default_max = (connections / 2).clamp(1, MAX_PENDING);
         let default_max_per_peer = (connections / 4).clamp(1, MAX_PENDING_PER_PEER);
         let max = limits.pending.unwrap_or(default_max);
         let max_per_peer = limits.pending_per_peer.unwrap_or(default_max_per_peer);
-        if counts.total >= max || counts.get(peer) >= max_per_peer {
-            return None;
-        }
-        counts.increment(peer);
-        Some(PendingGuard {
-            pending: self,
-            peer,
-        })
-    }
-}
-
-impl Drop for PendingGuard<'_> {
-    fn drop(&mut self) {
-        self.pending.counts.lock().decrement(self.peer);
+        self.counts
+            .count_if(peer, |total, of_peer| total < max && of_peer < max_per_peer)
     }
 }
 
@@ -82,7 +59,7 @@ mod tests {
         assert!(enter(3).is_none(), "three in all");
         drop(first);
         assert!(enter(1).is_some());
-        assert_eq!(pending.counts.lock().by_address.len(), 2);
+        assert_eq!(pending.counts.0.lock().by_address.len(), 2);
     }
 
     #[test]

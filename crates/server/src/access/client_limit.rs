@@ -5,25 +5,18 @@
 //! next client gets a connection.
 
 use std::net::{IpAddr, Ipv6Addr};
-use std::sync::Arc;
 
-use parking_lot::Mutex;
-
-use super::address_counts::AddressCounts;
+use super::address_counts::SharedCounts;
 use crate::access::max_connections::MaxConnections;
+
+/// The permit of one connection, until it is dropped.
+pub use super::address_counts::CountGuard as ClientPermit;
 
 /// Limits the connections of each client to a share of all.
 #[derive(Debug)]
 pub struct ClientLimit {
     capacity: MaxConnections,
-    counts: Mutex<AddressCounts>,
-}
-
-/// The permit of one connection, until it is dropped.
-#[derive(Debug)]
-pub struct ClientPermit {
-    limit: Arc<ClientLimit>,
-    client: IpAddr,
+    counts: SharedCounts,
 }
 
 impl ClientLimit {
@@ -31,32 +24,19 @@ impl ClientLimit {
     pub fn new(capacity: MaxConnections) -> Self {
         Self {
             capacity,
-            counts: Mutex::default(),
+            counts: SharedCounts::default(),
         }
     }
 
     /// Acquires a permit for a connection of this client, an IPv4 address or an IPv6 /64; `None` if the client
     /// has its share already.
-    pub fn try_acquire(self: &Arc<Self>, client: IpAddr) -> Option<ClientPermit> {
-        let client = client_prefix(client);
-        let mut counts = self.counts.lock();
-        let free = self.capacity.get().saturating_sub(counts.total);
-        let held = counts.get(client);
-        // A client without a connection always gets one.
-        if held > 0 && held >= 2 * free {
-            return None;
-        }
-        counts.increment(client);
-        Some(ClientPermit {
-            limit: Arc::clone(self),
-            client,
-        })
-    }
-}
-
-impl Drop for ClientPermit {
-    fn drop(&mut self) {
-        self.limit.counts.lock().decrement(self.client);
+    pub fn try_acquire(&self, client: IpAddr) -> Option<ClientPermit> {
+        let has_room = |total: usize, held: usize| {
+            let free = self.capacity.get().saturating_sub(total);
+            // A client without a connection always gets one.
+            held == 0 || held < 2 * free
+        };
+        self.counts.count_if(client_prefix(client), has_room)
     }
 }
 
@@ -76,7 +56,7 @@ mod tests {
 
     #[test]
     fn client_that_takes_all_it_can_leaves_connections_for_others() {
-        let limit = Arc::new(ClientLimit::new(MaxConnections::new(600)));
+        let limit = ClientLimit::new(MaxConnections::new(600));
         let mut permits = Vec::new();
         let mut fill = |last: u8| {
             let client = IpAddr::from([192, 0, 2, last]);
@@ -89,14 +69,14 @@ mod tests {
         assert!((3..=9).all(|last| fill(last) > 0));
         assert_eq!(fill(1), 0);
         drop(permits);
-        assert_eq!(limit.counts.lock().total, 0);
-        assert!(limit.counts.lock().by_address.is_empty());
+        let counts = limit.counts.0.lock();
+        assert!(counts.total == 0 && counts.by_address.is_empty());
     }
 
     #[test]
     fn share_of_a_client_follows_the_limit() {
         let capacity = MaxConnections::new(600);
-        let limit = Arc::new(ClientLimit::new(capacity.clone()));
+        let limit = ClientLimit::new(capacity.clone());
         let client = IpAddr::from([192, 0, 2, 1]);
         let permits: Vec<_> = (0..201).filter_map(|_| limit.try_acquire(client)).collect();
         assert_eq!(permits.len(), 201);
