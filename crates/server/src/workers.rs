@@ -11,7 +11,6 @@ pub mod services;
 
 mod acceptor;
 mod balance;
-mod calls;
 mod command;
 mod connection_limit;
 mod draining_listener;
@@ -30,8 +29,7 @@ use peername_sys::NameCall;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use self::balance::balancers;
-use self::calls::WorkerCalls;
-use self::command::WorkerCommand;
+use self::command::{WorkerCalls, WorkerCommand};
 use self::connection_limit::ConnectionLimit;
 use self::connections::OpenConnections;
 use self::event_loop::Worker;

@@ -21,7 +21,7 @@ use slab::Slab;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use super::calls::WorkerCalls;
+use super::command::WorkerCalls;
 use super::load::WorkerLoad;
 use crate::addr::{ClaimedSource, LocalAddr, PeerAddr, Target};
 
@@ -176,11 +176,13 @@ impl OpenConnections {
         let mut next = Some(0);
         while let Some(from) = next {
             let end = move || TABLE.with_borrow(|table| table.end(id, from));
-            match self.0.call(worker as usize, end).await {
-                Ok(Search::Found(ended)) => return Some(*ended),
-                Ok(Search::More(from)) => next = Some(from),
-                Ok(Search::Absent) | Err(_) => next = None,
+            // A worker that has ended has no connections.
+            let answer = self.0.call(worker as usize, end).await;
+            let (ended, following) = answer.unwrap_or_default();
+            if ended.is_some() {
+                return ended;
             }
+            next = following;
         }
         None
     }
@@ -194,7 +196,6 @@ impl OpenConnections {
             while let Some(from) = next {
                 let is_denied = Arc::clone(&is_denied);
                 let end = move || TABLE.with_borrow(|table| table.end_denied(from, &*is_denied));
-                // A worker that has ended has no connections.
                 let (count, following) = self.0.call(worker, end).await.unwrap_or_default();
                 ended += count;
                 next = following;
@@ -329,17 +330,9 @@ impl Slot {
     }
 }
 
-/// The result of a search in a part of a table.
-enum Search {
-    /// The connection's last snapshot.
-    Found(Box<ConnectionSnapshot>),
-    Absent,
-    /// The slot to go on from.
-    More(usize),
-}
-
+/// Each method works on the batch that begins at slot `from`, and returns its result with the slot to go on from.
 impl Table {
-    /// Copies a batch that begins at slot `from`. Returns it with the slot to go on from.
+    /// Copies the connections.
     fn snapshots(&self, from: usize) -> (Vec<ConnectionSnapshot>, Option<usize>) {
         let now = Instant::now();
         let batch = self
@@ -349,17 +342,17 @@ impl Table {
         (batch, self.next_batch(from))
     }
 
-    /// Ends the connection if it is in the batch that begins at slot `from`.
-    fn end(&self, id: u64, from: usize) -> Search {
-        if let Some(slot) = self.batch(from).find(|slot| slot.entry.id == id) {
+    /// Ends the connection if it is in the batch, and returns its last snapshot.
+    fn end(&self, id: u64, from: usize) -> (Option<ConnectionSnapshot>, Option<usize>) {
+        let found = self.batch(from).find(|slot| slot.entry.id == id);
+        let ended = found.map(|slot| {
             slot.end(EndReason::Admin);
-            return Search::Found(Box::new(slot.entry.snapshot(Instant::now())));
-        }
-        self.next_batch(from).map_or(Search::Absent, Search::More)
+            slot.entry.snapshot(Instant::now())
+        });
+        (ended, self.next_batch(from))
     }
 
-    /// Ends the connections that `is_denied` selects from the batch that begins at slot `from`. Returns how many, with the slot
-    /// to go on from.
+    /// Ends the connections that `is_denied` selects, and returns how many.
     fn end_denied(&self, from: usize, is_denied: &IsDenied) -> (usize, Option<usize>) {
         let mut ended = 0;
         for slot in self.batch(from).filter(|slot| is_denied(&slot.entry)) {

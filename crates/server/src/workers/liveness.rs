@@ -1,6 +1,6 @@
 //! The liveness check of the workers, for the watchdog and `/healthz`: whether every event loop still runs.
 
-use super::calls::WorkerCalls;
+use super::command::WorkerCalls;
 
 /// Checks that no worker hangs.
 #[derive(Clone)]
