@@ -1,6 +1,5 @@
 //! The reasons to refuse the header of a connection or a datagram.
 
-use std::fmt::{self, Display, Formatter};
 use std::io;
 use std::time::Duration;
 
@@ -30,7 +29,7 @@ pub enum HeaderError {
         received: usize,
     },
     /// The bytes are not a header.
-    #[error("{invalid}{}", GuessSuffix(*guess))]
+    #[error("{invalid}{}", guess_suffix(*guess))]
     Invalid {
         /// The fault of the bytes.
         invalid: Invalid,
@@ -57,7 +56,7 @@ pub enum HeaderError {
         max: usize,
     },
     /// The header policy refuses the header.
-    #[error("{}", WithOption(*.0))]
+    #[error("{}", with_option(*.0))]
     Refused(HeaderRefusal),
     /// Reading from the peer failed.
     #[error("recv(2) from the peer: {0}")]
@@ -89,28 +88,16 @@ impl HeaderError {
 }
 
 /// The end of an error text, which names the protocol that the bytes resemble.
-struct GuessSuffix(Option<ProtocolGuess>);
-
-impl Display for GuessSuffix {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Some(guess) => write!(f, "; it looks like {guess}"),
-            None => Ok(()),
-        }
-    }
+fn guess_suffix(guess: Option<ProtocolGuess>) -> String {
+    guess.map_or_else(String::new, |guess| format!("; it looks like {guess}"))
 }
 
 /// A refusal, and the option that causes it.
-struct WithOption(HeaderRefusal);
-
-impl Display for WithOption {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let refusal = self.0;
-        match refusal {
-            HeaderRefusal::WithoutAddress => write!(f, "{refusal}"),
-            HeaderRefusal::WithoutClient => write!(f, "{refusal}, which --without-client refuses"),
-            HeaderRefusal::Deviation(_) => write!(f, "{refusal}, which --strict-header refuses"),
-        }
+fn with_option(refusal: HeaderRefusal) -> String {
+    match refusal {
+        HeaderRefusal::WithoutAddress => refusal.to_string(),
+        HeaderRefusal::WithoutClient => format!("{refusal}, which --without-client refuses"),
+        HeaderRefusal::Deviation(_) => format!("{refusal}, which --strict-header refuses"),
     }
 }
 

@@ -36,10 +36,6 @@ impl Default for HeaderLimits {
 
 impl HeaderLimits {
     /// Checks the size and the form of a complete and valid header.
-    ///
-    /// # Errors
-    ///
-    /// [`HeaderError::TooLong`], [`HeaderError::TooManyTlvs`], [`HeaderError::Refused`].
     pub fn admit(&self, header: &Header<'_>) -> Result<(), HeaderError> {
         let (len, max) = (header.len, self.max_len);
         if len > max {

@@ -51,10 +51,6 @@ pub async fn read<T, E: From<HeaderError>>(
 /// Reads a header and nothing behind it, and returns the source it claims; `None` for LOCAL and UNKNOWN.
 ///
 /// The caller has checked that the peer is trusted, and enforces the deadline.
-///
-/// # Errors
-///
-/// [`HeaderError`] where there is no complete and valid header of an allowed size.
 pub async fn read_claim(
     stream: &TcpStream,
     limits: &HeaderLimits,

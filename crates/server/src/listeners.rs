@@ -108,10 +108,6 @@ pub struct Listeners {
 impl Listeners {
     /// Binds a socket to each address for each of `workers`, so that an address that can't be listened on is known
     /// before anything is served. An inherited socket is shared by all workers.
-    ///
-    /// # Errors
-    ///
-    /// The address that failed, with what to do about it.
     pub fn open(
         wanted: &[ListenAddr],
         existing: &ExistingListeners,
@@ -225,10 +221,6 @@ impl Listeners {
 }
 
 /// Opens one TCP socket for a listener that no worker serves, such as the admin endpoint.
-///
-/// # Errors
-///
-/// The address can't be listened on.
 pub fn open_single(addr: SocketAddr) -> Result<net::TcpListener, BindError> {
     listener::check_address_free(addr)
         .and_then(|()| listener::listen(addr, BindOptions::default()))

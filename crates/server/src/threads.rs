@@ -47,11 +47,7 @@ pub fn keep_blocking_threads(builder: &mut Builder, max_threads: usize) -> &mut 
 }
 
 /// Starts the first thread for blocking calls of a runtime that [keeps](keep_blocking_threads) it. Call it after the
-/// confinement, which is that of each thread.
-///
-/// # Errors
-///
-/// EAGAIN.
+/// confinement, which is that of each thread. Fails as [`check_free`] does.
 pub fn start_first_blocking_thread(runtime: &Handle) -> io::Result<()> {
     check_free(2)?;
     runtime.spawn_blocking(|| ());
@@ -73,11 +69,7 @@ pub fn check_free(threads: usize) -> io::Result<()> {
 }
 
 /// Starts the first of the threads that all workers share for the blocking calls of requests, such as lookups. Call it once,
-/// after the confinement, which is that of each thread.
-///
-/// # Errors
-///
-/// EAGAIN.
+/// after the confinement, which is that of each thread. Fails as [`check_free`] does.
 pub fn start_request_threads() -> io::Result<()> {
     // Before the runtime is built: dropping it after an error would panic in the async context of the callers.
     check_free(2)?;

@@ -99,10 +99,6 @@ impl ClientAccess {
     }
 
     /// Decides by the address of a client that connects directly, without a header.
-    ///
-    /// # Errors
-    ///
-    /// [`ClientRefusal::Denied`], [`ClientRefusal::NotAllowed`].
     pub fn judge(&self, client: IpAddr) -> Result<(), ClientRefusal> {
         let lists = self.lists.load();
         lists.check_denied(client)?;
@@ -110,19 +106,11 @@ impl ClientAccess {
     }
 
     /// Refuses an address of the deny list.
-    ///
-    /// # Errors
-    ///
-    /// [`ClientRefusal::Denied`].
     pub fn check_denied(&self, address: IpAddr) -> Result<(), ClientRefusal> {
         self.lists.load().check_denied(address)
     }
 
     /// Decides by the TLVs of a header. A header without a client (LOCAL, UNKNOWN) is the balancer's own and needs none.
-    ///
-    /// # Errors
-    ///
-    /// [`ClientRefusal::TlvMissing`], [`ClientRefusal::TlvMismatch`].
     pub fn judge_tlvs(&self, header: &Header<'_>) -> Result<(), ClientRefusal> {
         self.required_tlvs.check(header)
     }
@@ -149,11 +137,7 @@ impl ClientAccess {
         self.lists.load_full()
     }
 
-    /// Reads the files again, and puts their lists into force as a whole.
-    ///
-    /// # Errors
-    ///
-    /// As [`ClientLists::read`]; the lists stay as they were.
+    /// Reads the files again, and puts their lists into force as a whole. After an error, the lists stay as they were.
     pub fn reread(&self) -> Result<(), NetworkListError> {
         let lists = ClientLists::read(&self.options)?;
         self.lists.store(Arc::new(lists));

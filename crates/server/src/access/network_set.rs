@@ -22,11 +22,7 @@ pub struct NetworkSet(JointPrefixSet<IpNet>);
 impl NetworkSet {
     /// Reads the values of an option: networks, addresses, `@FILE`, and the keywords `private`, `loopback`, `any`. In a file
     /// `#` and `;` begin a comment, blank lines are skipped, and host bits are ignored, as in lists of other programs.
-    ///
-    /// # Errors
-    ///
-    /// [`NetworkListError`]. One invalid line rejects the whole file: half a list would refuse wanted clients, or admit
-    /// unwanted ones.
+    /// One invalid line rejects the whole file: half a list would refuse wanted clients, or admit unwanted ones.
     pub fn read<S: AsRef<str>>(
         option: &'static str,
         values: &[S],
@@ -45,10 +41,6 @@ impl NetworkSet {
 
     /// Reads the values of an option that must list a network. The trust list (`--trust`) is one: a peer that may send a
     /// header can claim any client address, so there is no default.
-    ///
-    /// # Errors
-    ///
-    /// As [`NetworkSet::read`], and [`NetworkListError::Empty`].
     pub fn read_required<S: AsRef<str>>(
         option: &'static str,
         values: &[S],

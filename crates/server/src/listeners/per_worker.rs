@@ -71,11 +71,7 @@ pub trait SocketOpener {
 }
 
 /// Opens every address for each worker. With port 0 the kernel chooses a port for the first worker, and the others use the
-/// same port.
-///
-/// # Errors
-///
-/// The first address that failed.
+/// same port. The error is that of the first address that failed.
 pub fn open_per_worker<O: SocketOpener>(
     request: &OpenRequest<'_>,
     opener: &mut O,

@@ -22,11 +22,7 @@ pub(super) struct WaitingThread {
 pub(super) type Work = Box<dyn FnOnce(Runtime) -> io::Result<()> + Send>;
 
 impl WorkerThreads {
-    /// Starts the threads of this many workers.
-    ///
-    /// # Errors
-    ///
-    /// EAGAIN for a thread; EMFILE for a runtime.
+    /// Starts the threads of this many workers. Fails as [`spawn_with_runtime`] does.
     pub fn spawn(count: usize) -> io::Result<Self> {
         let threads: io::Result<_> = (0..count).map(WaitingThread::spawn).collect();
         threads.map(Self)

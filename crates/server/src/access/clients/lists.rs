@@ -29,10 +29,6 @@ pub struct ClientLists {
 impl ClientLists {
     /// Reads the values of the options. A file of the deny list may be empty: there may be no ban yet. A file of the allow list
     /// may not: no client could connect.
-    ///
-    /// # Errors
-    ///
-    /// [`NetworkListError`]: a value, a file, or a line of a file.
     pub fn read(options: &ListOptions) -> Result<Self, NetworkListError> {
         Ok(Self {
             allow: read_optional("--allow-client", &options.allow, FileContent::Required)?,
