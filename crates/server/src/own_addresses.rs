@@ -221,72 +221,61 @@ const WATCH_RETRY_DELAY: Duration = Duration::from_secs(5);
 mod tests {
     use super::*;
 
-    fn special_addresses(
-        own: &str,
-        network: &str,
-        prefix_len: u8,
-        broadcast: Option<&str>,
-    ) -> Vec<String> {
+    /// The special addresses of an interface's address, of which `network` is the peer's on a point-to-point link.
+    fn special_addresses(own: &str, network: &str, prefix_len: u8, broadcast: &str) -> String {
         let address = InterfaceAddress {
             own: own.parse().unwrap(),
             network: network.parse().unwrap(),
             prefix_len,
-            broadcast: broadcast.map(|text| text.parse().unwrap()),
+            broadcast: broadcast.parse().ok(),
         };
         let mut all: Vec<_> = network_and_broadcast(&address)
             .map(|ip| ip.to_string())
             .collect();
         all.sort();
         all.dedup();
-        all
+        all.join(" ")
     }
 
     #[test]
-    fn network_and_broadcast_address_are_special() {
-        assert_eq!(
-            special_addresses("10.1.2.3", "10.1.2.3", 24, Some("10.1.2.255")),
-            ["10.1.2.0", "10.1.2.255"]
-        );
-    }
-
-    #[test]
-    fn configured_broadcast_address_is_special_besides_that_of_the_prefix() {
-        assert_eq!(
-            special_addresses("10.1.2.3", "10.1.2.3", 30, Some("10.1.2.9")),
-            ["10.1.2.0", "10.1.2.3", "10.1.2.9"]
-        );
-    }
-
-    #[test]
-    fn network_of_at_most_two_hosts_has_no_broadcast_address() {
-        assert!(special_addresses("10.0.0.0", "10.0.0.0", 31, None).is_empty());
-        assert!(special_addresses("10.0.0.7", "10.0.0.7", 32, None).is_empty());
-        assert!(special_addresses("fd00::", "fd00::", 127, None).is_empty());
-    }
-
-    #[test]
-    fn point_to_point_link_has_the_network_of_its_peer() {
-        assert_eq!(
-            special_addresses("10.0.0.1", "192.168.7.2", 24, None),
-            ["192.168.7.0", "192.168.7.255"]
-        );
-    }
-
-    #[test]
-    fn subnet_router_anycast_address_is_special() {
-        assert_eq!(
-            special_addresses("fd00::5", "fd00::5", 64, None),
-            ["fd00::"]
-        );
-        assert!(special_addresses("::1", "::1", 128, None).is_empty());
-    }
-
-    #[test]
-    fn shortest_prefix_does_not_overflow() {
-        assert_eq!(
-            special_addresses("9.9.9.9", "9.9.9.9", 0, None),
-            ["0.0.0.0", "255.255.255.255"]
-        );
-        assert_eq!(special_addresses("fd00::5", "fd00::5", 0, None), ["::"]);
+    fn ends_of_a_network_and_the_broadcast_address_are_special() {
+        for (own, network, prefix_len, broadcast, special) in [
+            (
+                "10.1.2.3",
+                "10.1.2.3",
+                24,
+                "10.1.2.255",
+                "10.1.2.0 10.1.2.255",
+            ),
+            // Configured besides that of the prefix.
+            (
+                "10.1.2.3",
+                "10.1.2.3",
+                30,
+                "10.1.2.9",
+                "10.1.2.0 10.1.2.3 10.1.2.9",
+            ),
+            // A network of at most two hosts has none.
+            ("10.0.0.0", "10.0.0.0", 31, "", ""),
+            ("10.0.0.7", "10.0.0.7", 32, "", ""),
+            ("fd00::", "fd00::", 127, "", ""),
+            // A point-to-point link has the network of its peer.
+            (
+                "10.0.0.1",
+                "192.168.7.2",
+                24,
+                "",
+                "192.168.7.0 192.168.7.255",
+            ),
+            // IPv6 has the subnet-router anycast address.
+            ("fd00::5", "fd00::5", 64, "", "fd00::"),
+            ("::1", "::1", 128, "", ""),
+            // The shortest prefix does not overflow.
+            ("9.9.9.9", "9.9.9.9", 0, "", "0.0.0.0 255.255.255.255"),
+            ("fd00::5", "fd00::5", 0, "", "::"),
+        ] {
+            let found = special_addresses(own, network, prefix_len, broadcast);
+            assert_eq!(found, special, "{own}, {network}/{prefix_len}");
+        }
     }
 }

@@ -136,24 +136,18 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_of_two_permits_is_left_for_other_clients() {
-        let semaphore = FairSemaphore::new(2);
-        let [client, another]: [IpAddr; 2] = [1, 2].map(|last| [192, 0, 2, last].into());
-        let _first = semaphore.acquire(client).await;
-        assert!(semaphore.acquire(client).now_or_never().is_none());
-        assert!(semaphore.acquire(another).now_or_never().is_some());
-    }
-
-    #[tokio::test]
     async fn client_gets_two_thirds_of_the_permits_and_others_the_rest() {
-        let semaphore = FairSemaphore::new(3);
         let [client, another]: [IpAddr; 2] = [1, 2].map(|last| [192, 0, 2, last].into());
-        let first = semaphore.acquire(client).await;
-        let _second = semaphore.acquire(client).await;
-        let mut third = Box::pin(semaphore.acquire(client));
-        assert!((&mut third).now_or_never().is_none());
-        assert!(semaphore.acquire(another).now_or_never().is_some());
-        drop(first);
-        assert!(third.await.is_some());
+        for (permits, share) in [(2, 1), (3, 2)] {
+            let semaphore = FairSemaphore::new(permits);
+            let acquire = || semaphore.acquire(client).now_or_never();
+            let mut held: Vec<_> = (0..share).filter_map(|_| acquire()).collect();
+            assert_eq!(held.len(), share);
+            let mut next = Box::pin(semaphore.acquire(client));
+            assert!((&mut next).now_or_never().is_none());
+            assert!(semaphore.acquire(another).now_or_never().is_some());
+            held.pop();
+            assert!(next.await.is_some());
+        }
     }
 }

@@ -139,10 +139,8 @@ mod tests {
     }
 
     fn with_tlvs(tlvs: &[(u8, &[u8])]) -> Vec<u8> {
-        let (client, front): (SocketAddr, SocketAddr) = (
-            "203.0.113.9:1".parse().unwrap(),
-            "203.0.113.1:2".parse().unwrap(),
-        );
+        let addr = |text: &str| text.parse::<SocketAddr>().unwrap();
+        let (client, front) = (addr("203.0.113.9:1"), addr("203.0.113.1:2"));
         let mut out = Vec::new();
         let mut writer = V2Writer::proxy(&mut out, Transport::Stream, client, front);
         for (kind, value) in tlvs {
@@ -156,23 +154,17 @@ mod tests {
     fn values_of_one_type_are_alternatives_and_types_add_up() {
         let required = ["alpn=h2", "alpn=http/1.1", "authority=Example.org"];
         let header = |alpn: &[u8], name: &[u8]| with_tlvs(&[(1, alpn), (2, name)]);
-        assert_eq!(check(&required, &header(b"h2", b"example.ORG")), Ok(()));
-        assert_eq!(
-            check(&required, &header(b"http/1.1", b"example.org")),
-            Ok(())
-        );
-        assert_eq!(
-            check(&required, &header(b"h3", b"example.org")),
-            Err(ClientRefusal::TlvMismatch { kind: 1 })
-        );
-        assert_eq!(
-            check(&required, &header(b"h2", b"example.org.")),
-            Err(ClientRefusal::TlvMismatch { kind: 2 })
-        );
-        assert_eq!(
-            check(&required, &with_tlvs(&[(1, b"h2")])),
-            Err(ClientRefusal::TlvMissing { kind: 2 })
-        );
+        let missing = |kind| Err(ClientRefusal::TlvMissing { kind });
+        let mismatch = |kind| Err(ClientRefusal::TlvMismatch { kind });
+        for (header, verdict) in [
+            (header(b"h2", b"example.ORG"), Ok(())),
+            (header(b"http/1.1", b"example.org"), Ok(())),
+            (header(b"h3", b"example.org"), mismatch(1)),
+            (header(b"h2", b"example.org."), mismatch(2)),
+            (with_tlvs(&[(1, b"h2")]), missing(2)),
+        ] {
+            assert_eq!(check(&required, &header), verdict);
+        }
     }
 
     #[test]
@@ -204,15 +196,10 @@ mod tests {
     fn version_1_lacks_tlvs_and_headers_without_a_client_need_none() {
         let required = ["alpn=h2"];
         let mut v1 = Vec::new();
-        write_v1(
-            &mut v1,
-            "203.0.113.9:1".parse().unwrap(),
-            "203.0.113.1:2".parse().unwrap(),
-        );
-        assert_eq!(
-            check(&required, &v1),
-            Err(ClientRefusal::TlvMissing { kind: 1 })
-        );
+        let [client, front] = ["203.0.113.9:1", "203.0.113.1:2"].map(|addr| addr.parse().unwrap());
+        write_v1(&mut v1, client, front);
+        let missing = Err(ClientRefusal::TlvMissing { kind: 1 });
+        assert_eq!(check(&required, &v1), missing);
         let mut unknown = Vec::new();
         write_v1_unknown(&mut unknown);
         assert_eq!(check(&required, &unknown), Ok(()));
