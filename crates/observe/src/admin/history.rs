@@ -18,10 +18,12 @@ pub struct History {
 #[derive(Clone, Debug)]
 pub(super) struct State {
     pub(super) reloads: ReloadCounts,
+    /// `None` before the first one.
     pub(super) last_reload: Option<Attempt>,
     /// When the configuration in force was read.
     pub(super) applied_at: SystemTime,
     pub(super) upgrades_refused: u64,
+    /// The one by which this process began, or a later one that was refused.
     pub(super) last_upgrade: Option<Attempt>,
     /// The last read of the lists of clients, if it failed.
     pub(super) stale_lists: Option<Attempt>,
@@ -102,11 +104,6 @@ impl History {
         self.state.lock().stale_lists = result.err().map(|reason| Attempt::now(Some(reason)));
     }
 
-    /// The last read of the lists of clients, if it failed.
-    pub fn stale_lists(&self) -> Option<Attempt> {
-        self.state().stale_lists
-    }
-
     /// Permits a change over the admin endpoint: until the guard is dropped, no other process takes over. `None` once one has,
     /// which would not learn of it.
     pub(super) fn permit_change(&self) -> Option<MutexGuard<'_, bool>> {
@@ -132,16 +129,6 @@ impl History {
     /// The reloads since the start.
     pub fn reloads(&self) -> ReloadCounts {
         self.state().reloads
-    }
-
-    /// The last reload; `None` before the first one.
-    pub fn last_reload(&self) -> Option<Attempt> {
-        self.state().last_reload
-    }
-
-    /// The last upgrade, if there was one: the one by which this process began, or a later one that was refused.
-    pub fn last_upgrade(&self) -> Option<Attempt> {
-        self.state().last_upgrade
     }
 
     pub(super) fn state(&self) -> State {

@@ -29,14 +29,15 @@ impl<H: Health> AdminServer<H> {
         let metrics = self
             .encode_metrics(not_ready.is_none())
             .map_or_else(|_| Samples::new(), |text| samples::parse(&text));
+        let history = self.resources.history.state();
         StatusEvent {
             command: self.resources.command.to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             uptime_s: seconds(self.started.elapsed()),
             not_ready,
             is_draining: self.health.is_draining(),
-            last_reload: self.resources.history.last_reload(),
-            last_upgrade: self.resources.history.last_upgrade(),
+            last_reload: history.last_reload,
+            last_upgrade: history.last_upgrade,
             last_refusals: self.health.last_refusals(),
             advice: self.advice_on(&metrics),
             metrics,
@@ -48,16 +49,18 @@ impl<H: Health> AdminServer<H> {
     /// The body of `/status`: readiness, uptime and history. Unlike an event, it has the process id and the state of the lists,
     /// but no metrics, refusals, advice, connections or sessions.
     pub(super) async fn status_json(&self) -> String {
+        let not_ready = self.not_ready().await;
+        let history = self.resources.history.state();
         let status = serde_json::json!({
             "command": self.resources.command,
             "version": env!("CARGO_PKG_VERSION"),
             "pid": std::process::id(),
             "uptime_s": seconds(self.started.elapsed()),
-            "not_ready": self.not_ready().await,
+            "not_ready": not_ready,
             "is_draining": self.health.is_draining(),
-            "last_reload": self.resources.history.last_reload(),
-            "last_upgrade": self.resources.history.last_upgrade(),
-            "stale_lists": self.resources.history.stale_lists(),
+            "last_reload": history.last_reload,
+            "last_upgrade": history.last_upgrade,
+            "stale_lists": history.stale_lists,
         });
         format!("{status:#}\n")
     }
