@@ -9,7 +9,7 @@ pub use peername_proto::canonical;
 use serde::{Deserialize, Serialize};
 
 /// The real peer of an accepted connection: usually the balancer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize, Serialize)]
 pub struct PeerAddr(pub SocketAddr);
 
 /// The address that a listening socket is bound to, or the local address of a connection.

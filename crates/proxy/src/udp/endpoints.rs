@@ -85,13 +85,14 @@ impl FlowKey {
 }
 
 /// The addresses on the path of a request. Replies of its session take the same path back to the balancer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub(crate) struct ReplyTo {
     /// Index of the listener.
     pub(crate) listener: usize,
     /// The balancer.
     pub(crate) peer: PeerAddr,
     /// The local address that the request arrived at.
+    #[serde(with = "local")]
     pub(crate) local: Option<PktInfo>,
     /// The address that the request was sent to, where a TPROXY rule redirected it from another port than the listener's.
     pub(crate) original_destination: Option<SocketAddr>,
@@ -103,5 +104,29 @@ impl ReplyTo {
     /// The local address that the request arrived at.
     pub(crate) fn local_ip(&self) -> Option<IpAddr> {
         self.local.map(|local| local.ip)
+    }
+}
+
+/// The local address of a request as it is handed over: the address and the interface.
+mod local {
+    use std::net::IpAddr;
+
+    use peername_sys::udp::PktInfo;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(
+        local: &Option<PktInfo>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        local
+            .map(|local| (local.ip, local.interface))
+            .serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<PktInfo>, D::Error> {
+        let local = Option::<(IpAddr, u32)>::deserialize(deserializer)?;
+        Ok(local.map(|(ip, interface)| PktInfo { ip, interface }))
     }
 }

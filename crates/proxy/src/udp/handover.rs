@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 
 use data_encoding::BASE64_NOPAD;
 use peername_server::addr::PeerAddr;
-use peername_sys::udp::PktInfo;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot};
 
@@ -41,9 +40,9 @@ pub type StateSink = Box<dyn FnMut(&WorkerState, &[BorrowedFd<'_>]) -> io::Resul
 pub(crate) struct SessionState {
     pub(super) key: SessionKey,
     pub(super) balancer: IpAddr,
-    pub(super) reply_to: ReplyToState,
+    pub(super) reply_to: ReplyTo,
     pub(super) upstream: SocketAddr,
-    pub(super) headers: HeadersState,
+    pub(super) headers: SessionHeaders,
     /// The time since the last datagram.
     pub(super) idle: Duration,
     /// The time since the last request.
@@ -54,25 +53,6 @@ pub(crate) struct SessionState {
     /// The kernel's count of dropped replies.
     pub(super) overflow: u32,
     pub(super) record: RecordState,
-}
-
-/// The state of a [`ReplyTo`].
-#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
-pub(crate) struct ReplyToState {
-    listener: usize,
-    peer: SocketAddr,
-    local: Option<(IpAddr, u32)>,
-    original_destination: Option<SocketAddr>,
-    is_transparent: bool,
-}
-
-/// The state of [`SessionHeaders`], in base64.
-#[derive(Debug, Deserialize, Serialize)]
-pub(crate) struct HeadersState {
-    request: String,
-    first_only: bool,
-    reply: String,
-    expected_on_replies: bool,
 }
 
 /// The state of a flow: the facts of its last header.
@@ -162,11 +142,6 @@ impl FrozenWorkers {
 }
 
 impl WorkerState {
-    /// The number of sockets that accompany the state.
-    pub fn sockets(&self) -> usize {
-        self.sessions.len()
-    }
-
     /// Replaces the indices of the previous process's listeners by this process's. `None` where an index is unknown.
     pub(super) fn renumber(&mut self, new_index: &[usize]) -> Option<()> {
         let translate = |index: &mut usize| {
@@ -206,7 +181,8 @@ pub(super) fn send_in_parts(
     }
     let (mut fds, mut bytes) = (Vec::new(), 0);
     for (session, fd) in sessions {
-        bytes += session.headers.request.len() + session.headers.reply.len() + SESSION_BYTES;
+        let headers = session.headers.request.len() + session.headers.reply.len();
+        bytes += BASE64_NOPAD.encode_len(headers) + SESSION_BYTES;
         part.sessions.push(session);
         fds.push(fd);
         if bytes >= PART_BYTES || fds.len() >= SESSIONS_PER_PART {
@@ -221,59 +197,6 @@ pub(super) fn send_in_parts(
 /// The time `ago` before `now`, or `now` where the clock does not reach so far back.
 pub(crate) fn instant_before(now: Instant, ago: Duration) -> Instant {
     now.checked_sub(ago).unwrap_or(now)
-}
-
-impl From<&ReplyTo> for ReplyToState {
-    fn from(reply_to: &ReplyTo) -> Self {
-        Self {
-            listener: reply_to.listener,
-            peer: reply_to.peer.0,
-            local: reply_to.local.map(|local| (local.ip, local.interface)),
-            original_destination: reply_to.original_destination,
-            is_transparent: reply_to.is_transparent,
-        }
-    }
-}
-
-impl From<ReplyToState> for ReplyTo {
-    fn from(state: ReplyToState) -> Self {
-        Self {
-            listener: state.listener,
-            peer: PeerAddr(state.peer),
-            local: state.local.map(|(ip, interface)| PktInfo { ip, interface }),
-            original_destination: state.original_destination,
-            is_transparent: state.is_transparent,
-        }
-    }
-}
-
-impl From<&SessionHeaders> for HeadersState {
-    fn from(headers: &SessionHeaders) -> Self {
-        Self {
-            request: BASE64_NOPAD.encode(&headers.request),
-            first_only: headers.first_only,
-            reply: BASE64_NOPAD.encode(&headers.reply),
-            expected_on_replies: headers.expected_on_replies,
-        }
-    }
-}
-
-impl HeadersState {
-    /// The headers. `None` where a text is not base64.
-    pub(crate) fn decode(&self) -> Option<SessionHeaders> {
-        let decode = |text: &str| {
-            BASE64_NOPAD
-                .decode(text.as_bytes())
-                .map(Vec::into_boxed_slice)
-                .ok()
-        };
-        Some(SessionHeaders {
-            request: decode(&self.request)?,
-            first_only: self.first_only,
-            reply: decode(&self.reply)?,
-            expected_on_replies: self.expected_on_replies,
-        })
-    }
 }
 
 impl FlowState {

@@ -11,7 +11,7 @@ use super::role::Role;
 use super::table::SessionTable;
 use super::{OverflowCounter, Session};
 use crate::telemetry::record::session::{SessionRecord, SessionStart};
-use crate::udp::endpoints::{ClientKey, ReplyTo, SessionKey};
+use crate::udp::endpoints::{ClientKey, SessionKey};
 use crate::udp::handover::{FlowState, SessionState, instant_before};
 use crate::udp::lru_table::EntryRef;
 
@@ -39,15 +39,12 @@ impl<R: Role> SessionTable<R> {
     /// Adds a session of the previous process. If that is impossible, the session's socket is closed.
     pub(crate) fn restore(
         &mut self,
-        state: &SessionState,
+        state: SessionState,
         socket: OwnedFd,
         now: Instant,
         poller: &AsyncEpoll,
     ) {
-        let Some(headers) = state.headers.decode() else {
-            return;
-        };
-        let (key, reply_to) = (state.key, ReplyTo::from(state.reply_to));
+        let (key, reply_to) = (state.key, state.reply_to);
         let start = SessionStart {
             listener: self.listener_address(&key),
             is_redirected: reply_to.original_destination.is_some(),
@@ -63,7 +60,7 @@ impl<R: Role> SessionTable<R> {
             instant_before(now, state.since_request),
             UdpSocket::from(socket),
             state.upstream,
-            headers,
+            state.headers,
             record,
         );
         session.overflow = OverflowCounter(state.overflow);
@@ -107,9 +104,9 @@ impl Session {
         SessionState {
             key: self.key,
             balancer: entry.balancer,
-            reply_to: (&self.reply_to).into(),
+            reply_to: self.reply_to,
             upstream: self.upstream,
-            headers: (&self.headers).into(),
+            headers: self.headers.clone(),
             idle: since(entry.used_at),
             since_request: since(self.last_request),
             is_answered: entry.is_answered,

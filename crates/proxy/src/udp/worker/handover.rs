@@ -47,7 +47,7 @@ impl<R: Role> Worker<R> {
             for flow in &state.flows {
                 self.sessions.restore_flow(flow, now);
             }
-            for (session, socket) in state.sessions.iter().zip(sockets) {
+            for (session, socket) in state.sessions.into_iter().zip(sockets) {
                 self.sessions.restore(session, socket, now, poller);
             }
         }
