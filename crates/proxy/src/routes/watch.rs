@@ -4,6 +4,7 @@ use std::fs;
 use std::future::pending;
 use std::time::Duration;
 
+use peername_sys::Result as SysResult;
 use peername_sys::netlink::{NftMonitor, NftRemoval, RoutingChange, RoutingMonitor};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -83,8 +84,8 @@ impl Monitors {
     async fn next(&mut self) -> Option<String> {
         let (routing, tables) = (&mut self.routing, &mut self.tables);
         tokio::select! {
-            change = next_routing_change(routing) => routing_change_author(change, self.table),
-            removal = next_nft_removal(tables) => table_removal_author(removal),
+            change = next_change(routing, RoutingMonitor::next) => routing_change_author(change, self.table),
+            removal = next_change(tables, NftMonitor::next) => table_removal_author(removal),
         }
     }
 
@@ -102,22 +103,14 @@ impl Monitors {
 }
 
 /// Waits for a change. Without a monitor, or once it has failed, waits for ever.
-async fn next_routing_change(monitor: &mut Option<RoutingMonitor>) -> RoutingChange {
+async fn next_change<M, C>(
+    monitor: &mut Option<M>,
+    next: impl AsyncFnOnce(&mut M) -> SysResult<C>,
+) -> C {
     if let Some(open) = monitor
-        && let Ok(change) = open.next().await
+        && let Ok(change) = next(open).await
     {
         return change;
-    }
-    *monitor = None;
-    pending().await
-}
-
-/// As [`next_routing_change`], for packet filter tables.
-async fn next_nft_removal(monitor: &mut Option<NftMonitor>) -> NftRemoval {
-    if let Some(open) = monitor
-        && let Ok(removal) = open.next().await
-    {
-        return removal;
     }
     *monitor = None;
     pending().await
