@@ -137,69 +137,60 @@ fn covers(selector: Selector, backend: Backend) -> bool {
 mod tests {
     use super::*;
 
-    fn rules(target: &str, location: BackendLocation) -> Vec<String> {
-        BackendRule::for_backend(target.parse().unwrap(), location)
-            .iter()
-            .map(|rule| rule.in_slot(TableSlot::ADMINISTRATOR).to_string())
-            .collect()
+    /// The rules for a backend, without what all have in common.
+    fn rules(target: &str, location: BackendLocation) -> String {
+        let rules = BackendRule::for_backend(target.parse().unwrap(), location);
+        let selectors = rules.iter().map(|rule| {
+            let rule = rule.in_slot(TableSlot::ADMINISTRATOR).to_string();
+            let selector = rule.strip_prefix("2110: from ").unwrap();
+            let selector = selector.strip_suffix(" lookup 21100 proto 211");
+            selector.unwrap().to_owned()
+        });
+        selectors.collect::<Vec<_>>().join(", ")
     }
 
     fn loopback(ip: &str) -> BackendLocation {
         BackendLocation::Loopback(ip.parse().unwrap())
     }
 
-    fn this_host(address: &str) -> BackendLocation {
-        BackendLocation::ThisHost(address.parse().unwrap())
-    }
-
     #[test]
-    fn loopback_rule_matches_the_port_of_all_its_addresses() {
-        assert_eq!(
-            rules("127.0.0.5:80", loopback("127.0.0.5")),
-            ["2110: from 127.0.0.0/8 iif lo ipproto tcp sport 80 lookup 21100 proto 211"]
-        );
-        assert_eq!(
-            rules("[::1]:80", loopback("::1")),
-            ["2110: from ::1/128 iif lo ipproto tcp sport 80 lookup 21100 proto 211"]
-        );
-    }
-
-    #[test]
-    fn udp_on_loopback_needs_icmp() {
-        assert_eq!(
-            rules("[::1]:53/udp", loopback("::1")),
-            [
-                "2110: from ::1/128 iif lo ipproto udp sport 53 lookup 21100 proto 211",
-                "2110: from ::1/128 iif lo ipproto ipv6-icmp lookup 21100 proto 211",
-            ]
-        );
-    }
-
-    #[test]
-    fn port_0_and_65535_stand_for_all_of_loopback() {
-        for target in ["127.0.0.1:0", "127.0.0.1:65535", "127.0.0.1:0/udp"] {
-            assert_eq!(
-                rules(target, loopback("127.0.0.1")),
-                ["2110: from 127.0.0.0/8 iif lo lookup 21100 proto 211"]
-            );
+    fn rule_on_loopback_matches_all_its_addresses_and_any_other_rule_the_port_of_one() {
+        for (target, ip, expected) in [
+            (
+                "127.0.0.5:80",
+                "127.0.0.5",
+                "127.0.0.0/8 iif lo ipproto tcp sport 80",
+            ),
+            ("[::1]:80", "::1", "::1/128 iif lo ipproto tcp sport 80"),
+            // UDP needs ICMP.
+            (
+                "[::1]:53/udp",
+                "::1",
+                "::1/128 iif lo ipproto udp sport 53, ::1/128 iif lo ipproto ipv6-icmp",
+            ),
+            // Ports 0 and 65535 stand for all.
+            ("127.0.0.1:0", "127.0.0.1", "127.0.0.0/8 iif lo"),
+            ("127.0.0.1:65535", "127.0.0.1", "127.0.0.0/8 iif lo"),
+            ("127.0.0.1:0/udp", "127.0.0.1", "127.0.0.0/8 iif lo"),
+        ] {
+            assert_eq!(rules(target, loopback(ip)), expected, "{target}");
         }
-    }
-
-    #[test]
-    fn rule_for_another_address_matches_the_port_only() {
-        assert_eq!(
-            rules("10.0.0.5:80", this_host("10.0.0.5:80")),
-            ["2110: from 10.0.0.5/32 iif lo ipproto tcp sport 80 lookup 21100 proto 211"]
-        );
-        assert_eq!(
-            rules("[fd00::5]:53/udp", this_host("[fd00::5]:53")),
-            ["2110: from fd00::5/128 iif lo ipproto udp sport 53 lookup 21100 proto 211"]
-        );
-    }
-
-    #[test]
-    fn backend_on_another_host_has_no_rule() {
-        assert_eq!(rules("10.0.0.5:80", BackendLocation::OtherHost), [""; 0]);
+        for (target, address, expected) in [
+            (
+                "10.0.0.5:80",
+                "10.0.0.5:80",
+                "10.0.0.5/32 iif lo ipproto tcp sport 80",
+            ),
+            (
+                "[fd00::5]:53/udp",
+                "[fd00::5]:53",
+                "fd00::5/128 iif lo ipproto udp sport 53",
+            ),
+        ] {
+            let this_host = BackendLocation::ThisHost(address.parse().unwrap());
+            assert_eq!(rules(target, this_host), expected, "{target}");
+        }
+        assert_eq!(rules("10.0.0.5:80", BackendLocation::OtherHost), "");
     }
 
     #[test]
