@@ -41,7 +41,7 @@ pub use table_slot::PROTOCOL;
 pub(crate) use backend_rule::has_rule;
 
 use backend_rule::rules_for;
-use install::InstalledRoutes;
+use install::{InstalledRoutes, OnConflict};
 use inventory::Inventory;
 use table_slot::TableSlot;
 
@@ -58,7 +58,7 @@ pub async fn add<B: Into<Backend> + Copy>(targets: &[B]) -> Result<Vec<SocketAdd
     let backends: Vec<Backend> = targets.iter().map(|&target| target.into()).collect();
     let rules = rules_for(&netlink, &backends, false).await?;
     let slot = TableSlot::ADMINISTRATOR;
-    let installed = InstalledRoutes::install_missing(&netlink, slot, &rules).await?;
+    let installed = InstalledRoutes::install(&netlink, slot, &rules, OnConflict::Keep).await?;
     Ok(installed.skipped)
 }
 
@@ -79,10 +79,6 @@ pub async fn add_untracked() -> Result<(), Error> {
 }
 
 /// Returns those of the backends that are on this host. [`add`] fails for the others.
-///
-/// # Errors
-///
-/// A netlink call fails.
 pub async fn local_backends(backends: Vec<Backend>) -> Result<Vec<Backend>, Error> {
     let netlink = Netlink::open()?;
     let mut local = Vec::new();
@@ -135,11 +131,8 @@ pub async fn remove(scope: Scope) -> Result<Vec<RoutingEntry>, Error> {
     inventory.remove(scope, &netlink).await
 }
 
-/// Removes peername's packet filter tables and returns them. With [`Scope::Idle`], those of running proxies stay.
-///
-/// # Errors
-///
-/// [`Error::NftPermission`] where tables can't be listed.
+/// Removes peername's packet filter tables and returns them. With [`Scope::Idle`], those of running proxies stay. Fails as
+/// [`list_filters`] does.
 pub async fn remove_filters(scope: Scope) -> Result<Vec<RoutingEntry>, Error> {
     let netlink = Netlink::open()?;
     Inventory::find_filters()?.remove(scope, &netlink).await

@@ -6,7 +6,7 @@
 use peername_sys::netlink::{self, Family, Netlink, Rule, Selector};
 
 use super::error::Error;
-use super::install::InstalledRoutes;
+use super::install::{InstalledRoutes, OnConflict};
 use super::table_slot::{PROTOCOL, TableSlot};
 
 /// The mark on packets that are to be delivered locally.
@@ -31,7 +31,7 @@ pub(super) async fn install_rules(
             priority: slot.priority(),
             protocol: PROTOCOL,
         };
-        match installed.add_missing(netlink, rule).await {
+        match installed.add(netlink, rule, OnConflict::Keep).await {
             Err(error) if family == Family::V6 && netlink::is_family_disabled(&error) => {}
             outcome => outcome?,
         }

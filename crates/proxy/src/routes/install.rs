@@ -19,31 +19,57 @@ pub(super) struct InstalledRoutes {
 }
 
 impl InstalledRoutes {
-    /// Installs those of the rules and their routes that do not exist yet.
-    pub(super) async fn install_missing(
+    /// Installs the rules and their routes. Where they exist in part, `conflict` decides; with [`OnConflict::Fail`], the error
+    /// is [`Error::Syscall`] with EEXIST. An error undoes what was installed before.
+    pub(super) async fn install(
         netlink: &Netlink,
         slot: TableSlot,
         rules: &[BackendRule],
+        conflict: OnConflict,
     ) -> Result<Self, Error> {
-        Self::install(netlink, slot, rules, OnConflict::Keep).await
+        let mut installed = Self::default();
+        for rule in rules {
+            match installed.add(netlink, rule.in_slot(slot), conflict).await {
+                Ok(()) => {}
+                Err(error) if rule.target.is_ipv6() && netlink::is_family_disabled(&error) => {
+                    // A backend may have several rules.
+                    if !installed.skipped.contains(&rule.target) {
+                        installed.skipped.push(rule.target);
+                    }
+                }
+                Err(error) => {
+                    // The installation's error says more than one of the removal would.
+                    let _ = installed.undo(netlink).await;
+                    return Err(error.into());
+                }
+            }
+        }
+        let is_skipped = |rule: &BackendRule| installed.skipped.contains(&rule.target);
+        if !rules.is_empty() && rules.iter().all(is_skipped) {
+            return Err(Error::NoIpv6);
+        }
+        Ok(installed)
     }
 
-    /// Installs the rules and their routes in a slot that must be empty.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Syscall`] with EEXIST where the slot is not empty. An error undoes what was installed before.
-    pub(super) async fn install_new(
+    /// Installs a rule after its route, so that no packet matches a rule with an empty table.
+    pub(super) async fn add(
+        &mut self,
         netlink: &Netlink,
-        slot: TableSlot,
-        rules: &[BackendRule],
-    ) -> Result<Self, Error> {
-        Self::install(netlink, slot, rules, OnConflict::Fail).await
-    }
-
-    /// Installs this rule with its route, where they do not exist yet.
-    pub(super) async fn add_missing(&mut self, netlink: &Netlink, rule: Rule) -> SysResult<()> {
-        self.add(netlink, rule, OnConflict::Keep).await
+        rule: Rule,
+        conflict: OnConflict,
+    ) -> SysResult<()> {
+        let route = LocalRoute {
+            family: rule.family(),
+            table: rule.table,
+            protocol: PROTOCOL,
+        };
+        if !self.routes.contains(&route) && conflict.added(netlink.add_local_route(&route).await)? {
+            self.routes.push(route);
+        }
+        if !self.rules.contains(&rule) && conflict.added(netlink.add_rule(&rule).await)? {
+            self.rules.push(rule);
+        }
+        Ok(())
     }
 
     /// The rules of backends: those that select by source address.
@@ -88,52 +114,6 @@ impl InstalledRoutes {
         }
         outcome
     }
-
-    async fn install(
-        netlink: &Netlink,
-        slot: TableSlot,
-        rules: &[BackendRule],
-        conflict: OnConflict,
-    ) -> Result<Self, Error> {
-        let mut installed = Self::default();
-        for rule in rules {
-            match installed.add(netlink, rule.in_slot(slot), conflict).await {
-                Ok(()) => {}
-                Err(error) if rule.target.is_ipv6() && netlink::is_family_disabled(&error) => {
-                    // A backend may have several rules.
-                    if !installed.skipped.contains(&rule.target) {
-                        installed.skipped.push(rule.target);
-                    }
-                }
-                Err(error) => {
-                    // The installation's error says more than one of the removal would.
-                    let _ = installed.undo(netlink).await;
-                    return Err(error.into());
-                }
-            }
-        }
-        let is_skipped = |rule: &BackendRule| installed.skipped.contains(&rule.target);
-        if !rules.is_empty() && rules.iter().all(is_skipped) {
-            return Err(Error::NoIpv6);
-        }
-        Ok(installed)
-    }
-
-    /// Installs a rule after its route, so that no packet matches a rule with an empty table.
-    async fn add(&mut self, netlink: &Netlink, rule: Rule, conflict: OnConflict) -> SysResult<()> {
-        let route = LocalRoute {
-            family: rule.family(),
-            table: rule.table,
-            protocol: PROTOCOL,
-        };
-        if !self.routes.contains(&route) && conflict.added(netlink.add_local_route(&route).await)? {
-            self.routes.push(route);
-        }
-        if !self.rules.contains(&rule) && conflict.added(netlink.add_rule(&rule).await)? {
-            self.rules.push(rule);
-        }
-        Ok(())
-    }
 }
 
 /// Whether the rule selects all packets of a source.
@@ -149,8 +129,9 @@ fn selects_any_traffic(rule: &Rule) -> bool {
 
 /// The policy for a rule or route that exists already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum OnConflict {
+pub(super) enum OnConflict {
     Keep,
+    /// The slot must be empty.
     Fail,
 }
 
@@ -197,7 +178,7 @@ mod tests {
         let targets = ["127.0.0.1:0", "127.0.0.1:80"].map(|text| text.parse::<Backend>().unwrap());
         let rules = rules_for(&netlink, &targets, false).await.unwrap();
         let slot = TableSlot::ADMINISTRATOR;
-        let installed = InstalledRoutes::install_new(&netlink, slot, &rules)
+        let installed = InstalledRoutes::install(&netlink, slot, &rules, OnConflict::Fail)
             .await
             .unwrap();
         let [any, of_port] = installed.rules.as_slice() else {

@@ -23,7 +23,8 @@ pub struct RoutingEntry {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum EntryKind {
-    Routing(RuleOrRoute),
+    Rule(Rule),
+    Route(LocalRoute),
     Filter(NftTable),
 }
 
@@ -43,7 +44,7 @@ impl RoutingEntry {
     pub fn tproxy_port(&self) -> Option<u16> {
         match &self.kind {
             EntryKind::Filter(table) => table.tproxy_port(),
-            EntryKind::Routing(_) => None,
+            EntryKind::Rule(_) | EntryKind::Route(_) => None,
         }
     }
 
@@ -51,7 +52,7 @@ impl RoutingEntry {
     pub fn reply_mark(&self) -> Option<NonZeroU32> {
         match &self.kind {
             EntryKind::Filter(table) => table.reply_mark(),
-            EntryKind::Routing(_) => None,
+            EntryKind::Rule(_) | EntryKind::Route(_) => None,
         }
     }
 
@@ -62,22 +63,13 @@ impl RoutingEntry {
 
     /// Whether it is a rule that selects by firewall mark.
     pub fn selects_by_mark(&self) -> bool {
-        matches!(&self.kind, EntryKind::Routing(RuleOrRoute::Rule(rule))
-            if matches!(rule.selector, Selector::Mark { .. }))
+        matches!(&self.kind, EntryKind::Rule(rule) if matches!(rule.selector, Selector::Mark { .. }))
     }
 
     /// Whether it is an IPv6 rule that selects by firewall mark. Its text has no address, so it equals that of the IPv4 rule.
     pub fn is_mark_of_ipv6(&self) -> bool {
-        matches!(&self.kind, EntryKind::Routing(RuleOrRoute::Rule(rule))
+        matches!(&self.kind, EntryKind::Rule(rule)
             if matches!(rule.selector, Selector::Mark { family: Family::V6, .. }))
-    }
-
-    /// Removes the entry, if it still exists.
-    pub(super) async fn delete(&self, netlink: &Netlink) -> Result<(), Error> {
-        match &self.kind {
-            EntryKind::Routing(entry) => Ok(entry.delete(netlink).await?),
-            EntryKind::Filter(table) => table.delete(),
-        }
     }
 }
 
@@ -85,17 +77,28 @@ impl EntryKind {
     /// The routing table of its owner; `None` for a packet filter table of the administrator.
     fn owner_table(&self) -> Option<u32> {
         match self {
-            Self::Routing(entry) => Some(entry.table()),
+            Self::Rule(rule) => Some(rule.table),
+            Self::Route(route) => Some(route.table),
             Self::Filter(table) => table.owner(),
         }
+    }
+
+    /// Removes the entry, if it still exists.
+    async fn delete(&self, netlink: &Netlink) -> Result<(), Error> {
+        let deleted = match self {
+            Self::Rule(rule) => netlink.delete_rule(rule).await,
+            Self::Route(route) => netlink.delete_local_route(route).await,
+            Self::Filter(table) => return table.delete(),
+        };
+        Ok(ignore_missing(deleted)?)
     }
 }
 
 impl fmt::Display for RoutingEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.kind {
-            EntryKind::Routing(RuleOrRoute::Rule(rule)) => rule.fmt(f),
-            EntryKind::Routing(RuleOrRoute::Route(route)) => route.fmt(f),
+            EntryKind::Rule(rule) => rule.fmt(f),
+            EntryKind::Route(route) => route.fmt(f),
             EntryKind::Filter(table) => table.fmt(f),
         }
     }
@@ -131,15 +134,10 @@ pub(super) struct Inventory {
 impl Inventory {
     /// Finds all rules and routes that carry [`PROTOCOL`].
     pub(super) async fn find_routing(netlink: &Netlink) -> SysResult<Self> {
-        let found = find_rules_and_routes(netlink).await?;
-        Ok(Self::new(found.into_iter().map(EntryKind::Routing)))
+        Ok(Self::new(find_rules_and_routes(netlink).await?.into_iter()))
     }
 
-    /// Finds all packet filter tables of peername's.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::NftPermission`] where tables can't be listed.
+    /// Finds all packet filter tables of peername's. Fails as [`nftables::find`] does.
     pub(super) fn find_filters() -> Result<Self, Error> {
         let found = nftables::find()?;
         Ok(Self::new(found.into_iter().map(EntryKind::Filter)))
@@ -154,7 +152,7 @@ impl Inventory {
         self.found
             .retain(|entry| scope == Scope::All || entry.owner != EntryOwner::RunningProxy);
         for entry in &self.found {
-            entry.delete(netlink).await?;
+            entry.kind.delete(netlink).await?;
         }
         Ok(self.found)
     }
@@ -213,9 +211,9 @@ impl SlotOwner {
 }
 
 /// Removes the rules and routes in `slot`. The caller holds the slot's lock, so their owner has exited.
-pub(super) async fn remove_leftovers(netlink: &Netlink, slot: TableSlot) -> SysResult<()> {
+pub(super) async fn remove_leftovers(netlink: &Netlink, slot: TableSlot) -> Result<(), Error> {
     for entry in find_rules_and_routes(netlink).await? {
-        if entry.table() == slot.table() {
+        if entry.owner_table() == Some(slot.table()) {
             entry.delete(netlink).await?;
         }
     }
@@ -225,38 +223,17 @@ pub(super) async fn remove_leftovers(netlink: &Netlink, slot: TableSlot) -> SysR
 /// Whether `slot` has rules or routes.
 pub(super) async fn is_occupied(netlink: &Netlink, slot: TableSlot) -> SysResult<bool> {
     let found = find_rules_and_routes(netlink).await?;
-    Ok(found.iter().any(|entry| entry.table() == slot.table()))
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum RuleOrRoute {
-    Rule(Rule),
-    Route(LocalRoute),
-}
-
-impl RuleOrRoute {
-    fn table(&self) -> u32 {
-        match self {
-            Self::Rule(rule) => rule.table,
-            Self::Route(route) => route.table,
-        }
-    }
-
-    async fn delete(&self, netlink: &Netlink) -> SysResult<()> {
-        ignore_missing(match self {
-            Self::Rule(rule) => netlink.delete_rule(rule).await,
-            Self::Route(route) => netlink.delete_local_route(route).await,
-        })
-    }
+    let table = Some(slot.table());
+    Ok(found.iter().any(|entry| entry.owner_table() == table))
 }
 
 /// Finds all rules and routes that carry [`PROTOCOL`]. The rules come first, so that removal in this order never leaves a rule
 /// without its table.
-async fn find_rules_and_routes(netlink: &Netlink) -> SysResult<Vec<RuleOrRoute>> {
+async fn find_rules_and_routes(netlink: &Netlink) -> SysResult<Vec<EntryKind>> {
     let rules = netlink.rules(PROTOCOL).await?;
     let routes = netlink.local_routes(PROTOCOL).await?;
-    let rules = rules.into_iter().map(RuleOrRoute::Rule);
-    let routes = routes.into_iter().map(RuleOrRoute::Route);
+    let rules = rules.into_iter().map(EntryKind::Rule);
+    let routes = routes.into_iter().map(EntryKind::Route);
     Ok(rules.chain(routes).collect())
 }
 

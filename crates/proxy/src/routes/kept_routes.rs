@@ -8,7 +8,7 @@ use peername_sys::process::caps::{self, CapabilitySet};
 
 use super::backend_rule::{BackendRule, rules_for};
 use super::error::Error;
-use super::install::InstalledRoutes;
+use super::install::{InstalledRoutes, OnConflict};
 use super::nftables::{self, FilterRules, KeptTable};
 use super::table_slot::{SlotLock, TableSlot, remove_unused_locks};
 use super::{fwmark, inventory};
@@ -160,7 +160,7 @@ impl TakenSlot {
         lock: SlotLock,
         rules: &[BackendRule],
     ) -> Result<Option<Self>, Error> {
-        match InstalledRoutes::install_new(netlink, slot, rules).await {
+        match InstalledRoutes::install(netlink, slot, rules, OnConflict::Fail).await {
             Ok(installed) => Ok(Some(Self {
                 slot,
                 installed,
