@@ -12,7 +12,7 @@ use peername_server::addr::Target;
 use peername_sys::socket::upstream::is_connected;
 use peername_sys::tcp::stream;
 use tokio::net::TcpStream;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 
 pub use attempt::Connector;
 use attempt::{ConnectError, Connecting};
@@ -23,7 +23,7 @@ use crate::conn::accept::refuse;
 use crate::conn::header::ClaimedConn;
 use crate::outcome::Failure;
 use crate::policy::permit::{ConfirmedPermit, Permit};
-use crate::upstream_stream::{wait_established, write_all};
+use crate::upstream_stream::{wait_connected, write_header};
 
 /// Both sockets of a connection, and the bytes already read from the client: all that the relay needs.
 #[derive(Debug)]
@@ -98,27 +98,6 @@ async fn connect(
     Ok(upstream)
 }
 
-/// Writes the rest of the outbound header within `after`: a backend may read nothing, and no idle timeout runs yet.
-pub(crate) async fn write_header(
-    upstream: &TcpStream,
-    target: Target,
-    rest: &[u8],
-    after: Duration,
-) -> Result<(), Failure> {
-    let Ok(written) = timeout(after, write_all(upstream, rest)).await else {
-        // Without a reset the kernel would go on sending what it has of the header.
-        let _ = stream::reset_on_close(upstream);
-        return Err(Failure::HeaderTimeout {
-            upstream: target,
-            after,
-        });
-    };
-    written.map_err(|error| Failure::Connect {
-        upstream: target,
-        error,
-    })
-}
-
 /// Sends the first bytes without waiting, and returns how many were sent. `None` if the connection is not established yet, or
 /// if the backend is not known to see the client.
 fn send_if_verified(
@@ -134,10 +113,7 @@ fn send_if_verified(
     if !is_verified {
         return Ok(None);
     }
-    try_send(upstream, first).map_err(|error| Failure::Connect {
-        upstream: target,
-        error,
-    })
+    try_send(upstream, first).map_err(|error| Failure::refused(target, error))
 }
 
 /// Waits until the connection is established, and verifies that the backend sees the client.
@@ -147,21 +123,12 @@ async fn wait_verified(
     server_side: Option<ServerSide>,
     config: &UpstreamConfig,
 ) -> Result<(), Failure> {
-    let after = config.connect_timeout;
-    let Ok(established) = timeout(after, wait_established(upstream)).await else {
+    let connected = wait_connected(upstream, target, config.connect_timeout).await;
+    if let (Err(Failure::ConnectTimeout { .. }), Some(server_side)) = (&connected, server_side) {
         // A NAT rule may have replaced the client's address by one to which the backend's replies are lost.
-        if let Some(server_side) = server_side {
-            server_side.verify_egress(config.mark)?;
-        }
-        return Err(Failure::ConnectTimeout {
-            upstream: target,
-            after,
-        });
-    };
-    established.map_err(|error| Failure::Connect {
-        upstream: target,
-        error,
-    })?;
+        server_side.verify_egress(config.mark)?;
+    }
+    connected?;
     if let Some(server_side) = server_side {
         server_side
             .verify(upstream, config.mark)

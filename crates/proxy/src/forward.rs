@@ -17,16 +17,15 @@ use peername_sys::event::readiness::register_stream;
 use peername_sys::socket::upstream::{UpstreamSocket, local_addr};
 use peername_sys::tcp::stream;
 use tokio::net::TcpStream;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 use crate::config::SendProxy;
 use crate::conn::accept::refuse;
-use crate::connect::write_header;
 use crate::outcome::{Failure, Outcome};
 use crate::telemetry::counters::Counters;
 use crate::telemetry::outages;
 use crate::telemetry::record::connection::ConnectionRecord;
-use crate::upstream_stream::wait_established;
+use crate::upstream_stream::{wait_connected, write_header};
 
 /// The header to send: its version, source and TLVs.
 #[derive(Clone, Debug)]
@@ -246,16 +245,7 @@ impl ForwardService {
             .connect(target)
             .map_err(|error| Failure::from_tcp_connect(self.target, error))?;
         let upstream = register_stream(upstream).map_err(Failure::Local)?;
-        timeout(self.connect_timeout, wait_established(&upstream))
-            .await
-            .map_err(|_| Failure::ConnectTimeout {
-                upstream: self.target,
-                after: self.connect_timeout,
-            })?
-            .map_err(|error| Failure::Connect {
-                upstream: self.target,
-                error,
-            })?;
+        wait_connected(&upstream, self.target, self.connect_timeout).await?;
         write_header(&upstream, self.target, header, self.connect_timeout).await?;
         counters.count_connected(started.elapsed());
         Ok(upstream)

@@ -1,5 +1,6 @@
 //! The outcome of a connection or session: how it ended, and which side was at fault.
 
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -166,7 +167,7 @@ pub enum Failure {
         /// The backend.
         upstream: Target,
         /// The error of connect(2) or the first send(2).
-        error: std::io::Error,
+        error: io::Error,
     },
     /// The connect timeout expired before the connection was established.
     #[error("the backend {upstream} did not answer within {after:?}")]
@@ -208,16 +209,18 @@ pub enum Failure {
 }
 
 impl Failure {
+    /// The backend does not accept, by the error of connect(2) or of sending the first bytes.
+    pub(crate) fn refused(upstream: Target, error: io::Error) -> Self {
+        Self::Connect { upstream, error }
+    }
+
     /// Classifies an error of connect(2) on a TCP socket whose port the kernel chooses: no port was left, or the backend's host
     /// or the network refused.
     pub(crate) fn from_tcp_connect(upstream: Target, error: SyscallError) -> Self {
         if error.is_address_unavailable() {
             Self::NoPort { upstream, error }
         } else {
-            Self::Connect {
-                upstream,
-                error: error.source,
-            }
+            Self::refused(upstream, error.source)
         }
     }
 
@@ -227,10 +230,7 @@ impl Failure {
         if error.is_udp_port_exhaustion() {
             Self::Local(error)
         } else {
-            Self::Connect {
-                upstream,
-                error: error.source,
-            }
+            Self::refused(upstream, error.source)
         }
     }
 

@@ -94,23 +94,18 @@ impl Connector {
                 result => return result,
             }
         }
-        match source.port() {
-            0 => self.connect_bound(source, target, |socket, source| {
-                socket.bind_any_port(source.ip())
-            }),
-            _ => self.connect_bound(source, target, UpstreamSocket::bind),
-        }
+        self.connect_bound(source, target, bind)
     }
 
     fn connect_bound(
         &self,
         source: SocketAddr,
         target: SocketAddr,
-        bind: impl FnOnce(&UpstreamSocket, SocketAddr) -> peername_sys::Result<()>,
+        bind_call: impl FnOnce(&UpstreamSocket, SocketAddr) -> peername_sys::Result<()>,
     ) -> Result<Connecting, ConnectError> {
         let socket = self.open_socket(target).map_err(ConnectError::local)?;
         socket.set_transparent().map_err(ConnectError::local)?;
-        bind(&socket, source).map_err(ConnectError::from_bind)?;
+        bind_call(&socket, source).map_err(ConnectError::from_bind)?;
         let upstream = socket.connect(target).map_err(|error| {
             if source.port() != 0 && error.is_address_unavailable() {
                 return ConnectError::TupleTaken(error);
@@ -175,6 +170,14 @@ impl ConnectError {
     /// A system call failed on this host.
     pub(super) fn local(error: SyscallError) -> Self {
         Self::Other(Failure::Local(error))
+    }
+}
+
+/// Binds to `source`, with any port if its port is 0.
+pub(super) fn bind(socket: &UpstreamSocket, source: SocketAddr) -> peername_sys::Result<()> {
+    match source.port() {
+        0 => socket.bind_any_port(source.ip()),
+        _ => socket.bind(source),
     }
 }
 

@@ -7,7 +7,7 @@ use peername_sys::Transport;
 use peername_sys::socket::upstream::{UpstreamSocket, local_addr};
 
 use super::Connector;
-use super::attempt::{ConnectError, verify_source};
+use super::attempt::{ConnectError, bind, verify_source};
 use super::server_side::verify_emitted;
 use crate::backend::Backend;
 use crate::outcome::Failure;
@@ -74,7 +74,8 @@ impl Connector {
         let socket = UpstreamSocket::new_udp(target).map_err(ConnectError::local)?;
         self.set_mark(&socket).map_err(ConnectError::local)?;
         if let Some(source) = source {
-            bind(&socket, source)?;
+            socket.set_transparent().map_err(ConnectError::local)?;
+            bind(&socket, source).map_err(ConnectError::from_bind)?;
         }
         let socket = socket
             .connect_udp(target)
@@ -85,13 +86,4 @@ impl Connector {
         }
         Ok(socket)
     }
-}
-
-fn bind(socket: &UpstreamSocket, source: SocketAddr) -> Result<(), ConnectError> {
-    socket.set_transparent().map_err(ConnectError::local)?;
-    let bound = match source.port() {
-        0 => socket.bind_any_port(source.ip()),
-        _ => socket.bind(source),
-    };
-    bound.map_err(ConnectError::from_bind)
 }
