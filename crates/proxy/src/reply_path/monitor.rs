@@ -96,10 +96,7 @@ impl ReplyPathMonitor {
         if configured.peek().is_some() {
             return configured.all(|state| state.is_sound());
         }
-        let target = ProbeTarget {
-            mark,
-            ..named.into()
-        };
+        let target = ProbeTarget::marked(named, mark);
         let key = target.key();
         if let Some(state) = self.recent.get(&key) {
             return state.is_sound();
@@ -115,10 +112,7 @@ impl ReplyPathMonitor {
         for state in self.find_configured(target, mark) {
             state.suspect();
         }
-        let named = ProbeTarget {
-            mark,
-            ..target.into()
-        };
+        let named = ProbeTarget::marked(target, mark);
         if let Some(state) = self.recent.get(&named.key()) {
             state.suspect();
         }
@@ -199,8 +193,7 @@ impl ReplyPathMonitor {
         [false, true].into_iter().filter_map(move |any_port| {
             let target = ProbeTarget {
                 any_port,
-                mark,
-                ..target.into()
+                ..ProbeTarget::marked(target, mark)
             };
             self.configured.get(&target.key())
         })

@@ -48,9 +48,9 @@ pub enum ReplyPathError {
     Permission(SyscallError),
     /// The handshake timed out: the reply was not routed back.
     #[error(
-        "no connection from {from} to {ip} within {}: replies to foreign addresses \
+        "no connection from {from} to {ip} within {} ms: replies to foreign addresses \
          leave this host; run {}, or let the proxy do it with `--setup-routes`",
-        Milliseconds(HANDSHAKE_TIMEOUT),
+        HANDSHAKE_TIMEOUT.as_millis(),
         add_advice(*target, None),
         ip = target.address.ip()
     )]
@@ -131,19 +131,11 @@ impl ReplyPathError {
 ///
 /// [`ReplyPathError`]: replies would not come back, or a system call failed and the result is unknown.
 pub async fn probe(backend: impl Into<Backend>) -> Result<ProbeOutcome, ReplyPathError> {
-    probe_marked(backend, None).await
+    probe_with(&Netlink::open()?, backend.into(), None).await
 }
 
-/// As [`probe`], with the firewall mark that connections to the backend have: rules may route by it, and
-/// connection tracking may copy it to the replies.
-pub async fn probe_marked(
-    backend: impl Into<Backend>,
-    mark: Option<NonZeroU32>,
-) -> Result<ProbeOutcome, ReplyPathError> {
-    probe_with(&Netlink::open()?, backend.into(), mark).await
-}
-
-/// As [`probe_marked`], with a netlink socket that is already open.
+/// As [`probe`], with a netlink socket that is already open, and the firewall mark that connections to the backend have: rules may
+/// route by it, and connection tracking may copy it to the replies.
 pub(crate) async fn probe_with(
     netlink: &Netlink,
     backend: Backend,
@@ -316,15 +308,6 @@ async fn look_up_route(
 /// Whether the error means that this host has no IPv6, or no `::1` to bind to.
 fn is_ipv6_missing(error: &SyscallError) -> bool {
     netlink::is_family_disabled(error) || error.is_address_unavailable()
-}
-
-/// Displays a duration in milliseconds.
-struct Milliseconds(Duration);
-
-impl std::fmt::Display for Milliseconds {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} ms", self.0.as_millis())
-    }
 }
 
 /// Timeout of a handshake over loopback, which takes well under a millisecond; the rest is for a host that is busy while it

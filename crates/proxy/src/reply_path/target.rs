@@ -30,6 +30,14 @@ pub(super) struct ProbeKey {
 }
 
 impl ProbeTarget {
+    /// A backend to which connections have this mark.
+    pub(super) fn marked(backend: Backend, mark: Option<NonZeroU32>) -> Self {
+        Self {
+            mark,
+            ..backend.into()
+        }
+    }
+
     pub(super) fn key(&self) -> ProbeKey {
         let Backend { address, transport } = self.backend;
         ProbeKey {
