@@ -60,17 +60,15 @@ impl TableSlot {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => return Ok(None),
             Err(error) => return Err(error),
         };
-        Ok(match self.lock_file() {
-            FileLock::Locked(file) => Some(SlotLock {
-                _name: name,
-                _file: Some(file),
-            }),
-            FileLock::Unavailable => Some(SlotLock {
-                _name: name,
-                _file: None,
-            }),
-            FileLock::Busy => None,
-        })
+        let file = match self.lock_file() {
+            FileLock::Locked(file) => Some(file),
+            FileLock::Unavailable => None,
+            FileLock::Busy => return Ok(None),
+        };
+        Ok(Some(SlotLock {
+            _name: name,
+            _file: file,
+        }))
     }
 
     /// Locks the slot by its file alone, for when no name is free: any local user can bind all names, but only root can lock a
