@@ -22,11 +22,7 @@ pub type Services = services::Services<Service>;
 pub type ServiceHandle = services::ServiceHandle<Service>;
 
 impl Service {
-    /// A service with these rules.
-    ///
-    /// # Errors
-    ///
-    /// The range of ephemeral ports can't be read.
+    /// A service with these rules. Fails as [`Connector::new`] does.
     pub fn new(rules: Rules, counters: &Arc<Counters>) -> peername_sys::Result<Self> {
         let upstream = rules.config.upstream.clone();
         let connector = Connector::new(upstream, Arc::clone(counters))?;

@@ -125,10 +125,6 @@ impl Permit {
     /// `in_force` is `None` for a listener that a reload has closed meanwhile. Nothing is left to apply then: [`Self::decide`]
     /// has just applied the lists of the rules that the connection was accepted with, and a changed list file changes these,
     /// too.
-    ///
-    /// # Errors
-    ///
-    /// [`Failure::Client`].
     pub(crate) fn confirm(
         self,
         claims: &Claims,

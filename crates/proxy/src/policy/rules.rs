@@ -46,10 +46,6 @@ impl Rules {
     }
 
     /// The target of clients of the address family of `client`.
-    ///
-    /// # Errors
-    ///
-    /// [`Failure::NoTarget`].
     pub(crate) fn target_for(&self, client: IpAddr) -> Result<TargetRule, Failure> {
         let targets = &self.config.upstream.targets;
         targets
@@ -59,20 +55,12 @@ impl Rules {
 
     /// The target of connections without a client, such as a balancer's health checks: that of the balancer's family if there
     /// is one, else the other, because no client's address has to be kept.
-    ///
-    /// # Errors
-    ///
-    /// [`Failure::NoTarget`].
     pub(crate) fn target_without_client(&self, peer: IpAddr) -> Result<TargetRule, Failure> {
         self.target_for(peer)
             .or_else(|failure| self.config.upstream.targets.iter().next().ok_or(failure))
     }
 
     /// Applies the source policy to the claimed source. `None` when the header claims no source, or the balancer's own.
-    ///
-    /// # Errors
-    ///
-    /// The policy refuses the claimed source.
     pub(crate) fn admit_source(
         &self,
         claims: &Claims,

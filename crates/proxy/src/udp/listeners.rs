@@ -20,7 +20,7 @@ use peername_server::listeners::{
 };
 
 /// The listening sockets of each worker, in the order of the listeners.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct UdpListeners {
     pub(super) listeners: Vec<(ListenerId, LocalAddr)>,
     pub(super) by_worker: Vec<Vec<UdpSocket>>,
@@ -47,10 +47,6 @@ impl UdpListeners {
     /// One worker serves all where most datagrams do not name their client ([`Dialect::First`]), and where one of the sockets
     /// is inherited: datagrams can't be steered among workers that share a socket. Sockets of a previous process are taken as
     /// they are, with its number of workers: another number would steer clients to workers that do not have their sessions.
-    ///
-    /// # Errors
-    ///
-    /// [`BindError`]: the address that failed, with what to do about it.
     pub fn open(
         wanted: &[ListenAddr],
         existing: &ExistingListeners,
@@ -59,11 +55,7 @@ impl UdpListeners {
         inherited: &mut InheritedSockets,
     ) -> Result<Self, BindError> {
         if wanted.is_empty() {
-            return Ok(Self {
-                listeners: Vec::new(),
-                by_worker: Vec::new(),
-                restored: Vec::new(),
-            });
+            return Ok(Self::default());
         }
         if let Some(previous) = Self::take_previous(wanted, inherited) {
             return Ok(previous);
@@ -142,10 +134,6 @@ impl UdpListeners {
     }
 
     /// Adds the state of a worker of a previous process. `new_index` has the new index of each of that process's listeners.
-    ///
-    /// # Errors
-    ///
-    /// [`RestoreError`]: the state does not fit these listeners.
     pub fn restore(
         &mut self,
         worker: usize,

@@ -208,10 +208,6 @@ impl Role for ProxyRole {
 
 impl ProxyRole {
     /// Decides by the rules of the current service of the datagram's listener.
-    ///
-    /// # Errors
-    ///
-    /// [`Failure`]: the rules refuse the client, or a reload has removed the listener.
     fn permit(&self, admitted: &AdmittedDatagram) -> Result<(Arc<Service>, Permit), Failure> {
         let (id, listener) = self.known.listener(admitted.key.listener)?;
         let services = self.services.load();

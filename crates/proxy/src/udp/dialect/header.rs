@@ -62,11 +62,7 @@ impl DatagramHeader {
         Self::judge(&header, peer, rules)
     }
 
-    /// The claims of a valid header.
-    ///
-    /// # Errors
-    ///
-    /// [`DropReason::Refused`] where a client's header lacks a required TLV.
+    /// The claims of a valid header, unless a client's lacks a required TLV.
     fn judge(header: &Header<'_>, peer: PeerAddr, rules: &Rules) -> Result<Self, DropReason> {
         let config = &rules.config;
         let facts = HeaderFacts::from_header(header);
@@ -87,11 +83,7 @@ impl DatagramHeader {
         })
     }
 
-    /// Parses a Simple Proxy Protocol header.
-    ///
-    /// # Errors
-    ///
-    /// [`DropReason::Refused`] where the datagram does not begin with such a header.
+    /// Parses a Simple Proxy Protocol header, with which the datagram must begin.
     pub(crate) fn parse_spp(bytes: &[u8], peer: PeerAddr) -> Result<Self, DropReason> {
         let header = Spp::parse(bytes)?;
         Ok(Self {

@@ -14,10 +14,6 @@ use crate::udp::session::Session;
 /// Decides what a datagram means: [`crate::udp::UdpProxy`]'s and [`crate::udp::UdpForwarder`]'s side of a worker.
 pub(crate) trait Role {
     /// Reads the header of a datagram, and decides which session it belongs to.
-    ///
-    /// # Errors
-    ///
-    /// [`DropReason`]: the datagram is refused.
     fn admit(
         &mut self,
         bytes: &[u8],

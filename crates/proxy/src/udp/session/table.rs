@@ -79,10 +79,6 @@ impl<R: Role> SessionTable<R> {
     /// Finds the session of a datagram or opens one. Returns the session with the offset of the payload.
     ///
     /// Calls `flush` before another session is evicted or moved: it sends the datagrams that were received and not yet sent.
-    ///
-    /// # Errors
-    ///
-    /// [`DroppedRequest`]: the datagram is refused, or no session can be opened.
     pub(crate) fn find_or_begin(
         &mut self,
         bytes: &[u8],
