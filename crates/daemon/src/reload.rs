@@ -23,7 +23,7 @@ use crate::process::Process;
 use crate::service_manager;
 use crate::signals::drain::Ending;
 use crate::signals::{SignalEvent, Signals};
-use crate::upgrade::{Outcome, Upgrades};
+use crate::upgrade::Upgrades;
 use crate::usage::error_text::with_causes;
 use crate::value::text::join;
 use bounded_calls::BoundedCalls;
@@ -123,11 +123,8 @@ pub struct Serving {
     pub refusals: RepeatThrottle,
 }
 
-/// Serves until SIGTERM or SIGINT, or until another process has taken over, then drains open connections.
-///
-/// # Errors
-///
-/// A worker ended by itself: the process should be restarted rather than continue with fewer workers.
+/// Serves until SIGTERM or SIGINT, or until another process has taken over, then drains open connections. Fails as
+/// [`Signals::next`] does.
 pub async fn serve<R: Reload>(command: &mut R, mut serving: Serving) -> anyhow::Result<ExitCode> {
     service_manager::ready(&command.setup().summary());
     service_manager::keep_alive(serving.listeners.workers.liveness());
@@ -168,17 +165,9 @@ impl Serving {
         let process = &command.setup().common().process;
         let summary = command.setup().summary();
         let (listeners, signals) = (&mut self.listeners, &mut self.signals);
-        let upgrade = self
-            .upgrades
-            .upgrade(listeners, signals, &self.state, process, &summary);
-        Ok(match upgrade.await? {
-            Outcome::Refused(reason) => {
-                self.state.history.add_refused_upgrade(reason);
-                None
-            }
-            Outcome::HandedOver => Some(Ending::Replaced),
-            Outcome::Stopped => Some(Ending::Stopped),
-        })
+        self.upgrades
+            .upgrade(listeners, signals, &self.state, process, &summary)
+            .await
     }
 
     /// Reloads the configuration. Returns an ending if a signal has asked to stop before the configuration was read. A retry

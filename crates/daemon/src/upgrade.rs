@@ -29,7 +29,7 @@ use crate::handover::Predecessor;
 use crate::usage::UsageError;
 use launcher::Launcher;
 
-pub use attempt::{Outcome, Upgrades};
+pub use attempt::Upgrades;
 pub use successor::Upgrader;
 
 /// Begins a long-running command: forks the launcher, and receives the sockets of a previous process, if that has started

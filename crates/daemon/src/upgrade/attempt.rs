@@ -7,6 +7,7 @@ use crate::listeners::running::RunningListeners;
 use crate::process::Process;
 use crate::service_manager;
 use crate::signals::Signals;
+use crate::signals::drain::Ending;
 use crate::usage::error_text::with_causes;
 
 /// What a running command needs to be upgraded, beside its listeners.
@@ -18,19 +19,9 @@ pub struct Upgrades {
     pub admin: RunningAdmin,
 }
 
-/// What follows an upgrade.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// This process goes on, for this reason.
-    Refused(String),
-    /// This process drains: another one serves.
-    HandedOver,
-    /// A signal has asked to stop during the upgrade.
-    Stopped,
-}
-
 impl Upgrades {
-    /// Starts the new process, and hands over once it is ready. Logs the outcome, and reports it to `peername upgrade`.
+    /// Starts the new process, and hands over once it is ready. Logs the outcome, and reports it to `peername upgrade`. Returns how
+    /// this process ends: replaced, or stopped by a signal meanwhile; `None` if it goes on.
     /// The new process continues `state`; `process` are this one's options, and `summary` says what it serves.
     pub async fn upgrade(
         &mut self,
@@ -39,12 +30,12 @@ impl Upgrades {
         state: &ProcessState,
         process: &Process,
         summary: &str,
-    ) -> anyhow::Result<Outcome> {
+    ) -> anyhow::Result<Option<Ending>> {
         signals.upgrades.begin();
         service_manager::reloading();
         let upgraded = self.try_upgrade(listeners, signals, state, process);
         let Some(upgraded) = upgraded.await? else {
-            return Ok(Outcome::Stopped);
+            return Ok(Some(Ending::Stopped));
         };
         let upgraded = upgraded.map_err(|error| with_causes(&error));
         match &upgraded {
@@ -55,7 +46,11 @@ impl Upgrades {
             }
         }
         signals.upgrades.end(&upgraded);
-        Ok(upgraded.map_or_else(Outcome::Refused, |_| Outcome::HandedOver))
+        let Err(reason) = upgraded else {
+            return Ok(Some(Ending::Replaced));
+        };
+        state.history.add_refused_upgrade(reason);
+        Ok(None)
     }
 
     /// Returns the new process's id, or why there is none; `None` if a signal has asked to stop.

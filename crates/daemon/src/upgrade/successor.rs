@@ -142,11 +142,13 @@ impl Upgrader {
                 interrupt.0 = None;
                 Ok(successor)
             }
-            Err((launcher, error)) => {
-                self.launcher = Ok(launcher);
-                Err(error)
-            }
+            Err(refused) => Err(self.keep_launcher(refused)),
         }
+    }
+
+    fn keep_launcher(&mut self, (launcher, error): Refused) -> anyhow::Error {
+        self.launcher = Ok(launcher);
+        error
     }
 
     /// Ends a new process that can't take over after all, and returns why.
@@ -184,17 +186,11 @@ impl Upgrader {
         successor: Successor,
         inheritance: Inheritance,
     ) -> anyhow::Result<Released> {
-        let ready = spawn_blocking(move || wait_ready(successor));
-        let ready = ready
-            .await
-            .context("the thread that completes the upgrade")?;
-        match ready {
+        let ready = spawn_blocking(move || wait_ready(successor)).await;
+        match ready.context("the thread that completes the upgrade")? {
             // On this thread, which can't end in between: the new process would be free, and never told to serve.
             Ok(successor) => Ok(successor.release(inheritance)),
-            Err((launcher, error)) => {
-                self.launcher = Ok(launcher);
-                Err(error)
-            }
+            Err(refused) => Err(self.keep_launcher(refused)),
         }
     }
 }
