@@ -39,25 +39,6 @@ pub(crate) enum ToSuccessor {
     Serve(Inheritance),
 }
 
-impl ToSuccessor {
-    /// [`ToSuccessor::Sessions`] by reference: the same message, without a copy of the state.
-    pub(crate) fn sessions(group: usize, worker: usize, state: &WorkerState) -> impl Serialize {
-        #[derive(Serialize)]
-        enum Borrowed<'a> {
-            Sessions {
-                group: usize,
-                worker: usize,
-                state: &'a WorkerState,
-            },
-        }
-        Borrowed::Sessions {
-            group,
-            worker,
-            state,
-        }
-    }
-}
-
 /// From the new process to the old one.
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) enum ToPredecessor {

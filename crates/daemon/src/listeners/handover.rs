@@ -119,7 +119,11 @@ impl RunningListeners {
 /// Sends the sessions of one worker of a group to the process that takes over.
 fn session_sink(channel: Arc<Channel>, group: usize, worker: usize) -> StateSink {
     Box::new(move |state, fds| {
-        let message = ToSuccessor::sessions(group, worker, state);
+        let message = ToSuccessor::Sessions {
+            group,
+            worker,
+            state,
+        };
         channel.send(&message, fds).map_err(io::Error::other)
     })
 }

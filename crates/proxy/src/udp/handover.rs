@@ -33,7 +33,7 @@ pub struct WorkerState {
 pub type ReceivedState = (WorkerState, Vec<OwnedFd>);
 
 /// Sends a part of a worker's state to the new process.
-pub type StateSink = Box<dyn FnMut(&WorkerState, &[BorrowedFd<'_>]) -> io::Result<()> + Send>;
+pub type StateSink = Box<dyn FnMut(WorkerState, &[BorrowedFd<'_>]) -> io::Result<()> + Send>;
 
 /// The state of a [`Session`](super::session::Session).
 #[derive(Debug, Deserialize, Serialize)]
@@ -177,7 +177,7 @@ pub(super) fn send_in_parts(
     };
     for flows in flows.chunks(FLOWS_PER_PART) {
         part.flows = flows.to_vec();
-        sink(&std::mem::take(&mut part), &[])?;
+        sink(std::mem::take(&mut part), &[])?;
     }
     let (mut fds, mut bytes) = (Vec::new(), 0);
     for (session, fd) in sessions {
@@ -186,12 +186,12 @@ pub(super) fn send_in_parts(
         part.sessions.push(session);
         fds.push(fd);
         if bytes >= PART_BYTES || fds.len() >= SESSIONS_PER_PART {
-            sink(&std::mem::take(&mut part), &fds)?;
+            sink(std::mem::take(&mut part), &fds)?;
             fds.clear();
             bytes = 0;
         }
     }
-    sink(&part, &fds)
+    sink(part, &fds)
 }
 
 /// The time `ago` before `now`, or `now` where the clock does not reach so far back.
