@@ -43,37 +43,28 @@ async fn change_that_could_not_be_read_is_not_tried_at_once_without_a_watch() {
     assert!(matches!(cause, Ok(ReadCause::Retry)));
 }
 
+/// The watch ends with a directory that is replaced, although the path leads to a directory again.
 #[tokio::test]
-async fn file_in_a_directory_that_was_missing_is_watched() {
-    let root = tempdir().unwrap();
-    let directory = root.path().join("missing/lists");
-    let file = directory.join("banned");
-    let mut watch = FileWatch::of_configuration(true, noted(&file));
-    watch.start();
-    let mut changed = pin!(watch.changed());
-    assert!(timeout(QUIET, &mut changed).await.is_err());
-    fs::create_dir_all(&directory).unwrap();
-    assert!(timeout(QUIET * 5, &mut changed).await.is_err());
-    fs::write(&file, "192.0.2.7").unwrap();
-    timeout(Duration::from_secs(20), changed).await.unwrap();
-}
-
-/// The watch ends with the directory, although the path leads to a directory again.
-#[tokio::test]
-async fn directory_that_was_replaced_while_its_file_was_missing_is_watched() {
-    let root = tempdir().unwrap();
-    let directory = root.path().join("lists");
-    let file = directory.join("banned");
-    fs::create_dir(&directory).unwrap();
-    let mut watch = FileWatch::of_configuration(true, noted(&file));
-    watch.start();
-    let mut changed = pin!(watch.changed());
-    assert!(timeout(QUIET, &mut changed).await.is_err());
-    fs::remove_dir(&directory).unwrap();
-    fs::create_dir(&directory).unwrap();
-    assert!(timeout(QUIET * 5, &mut changed).await.is_err());
-    fs::write(&file, "192.0.2.7").unwrap();
-    timeout(Duration::from_secs(20), changed).await.unwrap();
+async fn file_in_a_directory_that_was_missing_or_replaced_is_watched() {
+    for (directory, is_replaced) in [("missing/lists", false), ("lists", true)] {
+        let root = tempdir().unwrap();
+        let directory = root.path().join(directory);
+        let file = directory.join("banned");
+        if is_replaced {
+            fs::create_dir(&directory).unwrap();
+        }
+        let mut watch = FileWatch::of_configuration(true, noted(&file));
+        watch.start();
+        let mut changed = pin!(watch.changed());
+        assert!(timeout(QUIET, &mut changed).await.is_err());
+        if is_replaced {
+            fs::remove_dir(&directory).unwrap();
+        }
+        fs::create_dir_all(&directory).unwrap();
+        assert!(timeout(QUIET * 5, &mut changed).await.is_err());
+        fs::write(&file, "192.0.2.7").unwrap();
+        timeout(Duration::from_secs(20), changed).await.unwrap();
+    }
 }
 
 /// The directory of the file is watched, and stays as it is: one further up is renamed, and another takes its place.
