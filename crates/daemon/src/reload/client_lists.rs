@@ -66,10 +66,6 @@ impl ClientPolicies {
             .extend(addresses.map(|key| (key, Arc::clone(policy))));
     }
 
-    fn find_tcp(&self, listener: SocketAddr) -> Option<&ClientAccess> {
-        self.0.get(&(Transport::Tcp, listener)).map(Arc::as_ref)
-    }
-
     /// The policies that have lists, each once.
     fn with_lists(&self) -> Vec<Arc<ClientAccess>> {
         unique_with_lists(self.0.values().cloned())
@@ -107,8 +103,9 @@ impl Policies {
     }
 
     fn find_tcp(&self, listener: SocketAddr) -> Option<&ClientAccess> {
-        let closed = || self.closed.find_tcp(listener);
-        self.open.find_tcp(listener).or_else(closed)
+        let key = (Transport::Tcp, listener);
+        let policy = self.open.0.get(&key);
+        policy.or_else(|| self.closed.0.get(&key)).map(Arc::as_ref)
     }
 }
 

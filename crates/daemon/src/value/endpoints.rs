@@ -93,18 +93,24 @@ impl Target {
 
     /// As [`Target::targets`], for IPv4 clients alone.
     pub fn target_v4(&self) -> Result<Targets, String> {
-        match self.targets_among(SocketAddr::is_ipv4)?.v4 {
-            None => Err("not an IPv4 address, or a name without one".to_owned()),
-            v4 => Ok(Targets { v4, v6: None }),
-        }
+        self.targets_of_family("IPv4", SocketAddr::is_ipv4)
     }
 
     /// As [`Target::targets`], for IPv6 clients alone.
     pub fn target_v6(&self) -> Result<Targets, String> {
-        match self.targets_among(SocketAddr::is_ipv6)?.v6 {
-            None => Err("not an IPv6 address, or a name without one".to_owned()),
-            v6 => Ok(Targets { v4: None, v6 }),
+        self.targets_of_family("IPv6", SocketAddr::is_ipv6)
+    }
+
+    fn targets_of_family(
+        &self,
+        family: &str,
+        is_wanted: fn(&SocketAddr) -> bool,
+    ) -> Result<Targets, String> {
+        let targets = self.targets_among(is_wanted)?;
+        if targets == Targets::default() {
+            return Err(format!("not an {family} address, or a name without one"));
         }
+        Ok(targets)
     }
 }
 
