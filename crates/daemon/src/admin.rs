@@ -142,11 +142,7 @@ struct ServedSocket {
 }
 
 impl PreparedAdmin {
-    /// Starts the thread for these listeners, if there are any.
-    ///
-    /// # Errors
-    ///
-    /// EMFILE; EAGAIN for the thread.
+    /// Starts the thread for these listeners, if there are any. Fails as [`spawn_with_runtime`] does.
     pub fn new(listeners: Vec<AdminListener>) -> anyhow::Result<Self> {
         if listeners.is_empty() {
             return Ok(Self::default());

@@ -257,11 +257,8 @@ impl Predecessor {
         }
     }
 
-    /// Takes over: reports that this process can serve, and waits until the previous one stops accepting.
-    ///
-    /// # Errors
-    ///
-    /// The previous process has given up, and goes on serving.
+    /// Takes over: reports that this process can serve, and waits until the previous one stops accepting. Fails as
+    /// [`Self::receive_sessions`] does.
     pub fn take_over(self) -> anyhow::Result<()> {
         send(&self.channel, &ToPredecessor::Ready)?;
         match receive(&self.channel)? {

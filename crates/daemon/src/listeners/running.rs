@@ -86,12 +86,8 @@ pub struct Change {
 
 impl Change {
     /// Makes the new TCP listeners listen. To be called when nothing else of the reload can fail.
-    ///
-    /// # Errors
-    ///
-    /// The address that another program has begun to listen on meanwhile.
-    pub fn listen(&mut self) -> anyhow::Result<()> {
-        self.opened.tcp.listen().map_err(anyhow::Error::from)
+    pub fn listen(&mut self) -> Result<(), BindError> {
+        self.opened.tcp.listen()
     }
 }
 
