@@ -5,7 +5,10 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::Result;
-use peername_proxy::reply_path::probe::{ProbeOutcome, ReplyPathError, probe};
+use peername_proxy::reply_path::probe::ReplyPathError::{
+    NoReply, NotRouted, Overridden, Permission, Rewritten,
+};
+use peername_proxy::reply_path::probe::{ProbeOutcome, probe};
 use peername_proxy::routes::{self, Scope};
 use peername_sys::process::caps::{self, CapabilitySet};
 use peername_sys::socket::upstream::UpstreamSocket;
@@ -28,7 +31,7 @@ fn loopback_probe_fails_without_routes_and_succeeds_with_them() -> Result<()> {
         for (target, all_ports) in [(V4, ANY_V4), ("127.0.0.9:1", ANY_V4), (V6, "[::1]:0")] {
             let target = address(target);
             let broken = probe(target).await.unwrap_err();
-            assert!(matches!(broken, ReplyPathError::NoReply { .. }), "{broken}");
+            assert!(matches!(broken, NoReply { .. }), "{broken}");
             routes::add(&[target]).await?;
             assert_eq!(probe(target).await?, ProbeOutcome::RouteFound);
             let other_port = SocketAddr::new(target.ip(), 8081);
@@ -38,7 +41,7 @@ fn loopback_probe_fails_without_routes_and_succeeds_with_them() -> Result<()> {
             assert_eq!(probe(other_port).await?, ProbeOutcome::Connected);
             routes::remove(Scope::Idle).await?;
             let broken = probe(target).await.unwrap_err();
-            assert!(matches!(broken, ReplyPathError::NoReply { .. }), "{broken}");
+            assert!(matches!(broken, NoReply { .. }), "{broken}");
         }
         Ok(())
     })
@@ -67,10 +70,7 @@ fn rule_without_its_route_is_reported_as_overridden() -> Result<()> {
         routes::add(&[address(V4)]).await?;
         ip("-4 route flush table 21100")?;
         let broken = probe(address(V4)).await.unwrap_err();
-        assert!(
-            matches!(broken, ReplyPathError::Overridden { .. }),
-            "{broken}"
-        );
+        assert!(matches!(broken, Overridden { .. }), "{broken}");
         Ok(())
     })
 }
@@ -81,11 +81,9 @@ fn probe_needs_only_net_raw() -> Result<()> {
         add_address("10.9.0.1", "24").await?;
         routes::add(&[address(V4), address("10.9.0.1:443")]).await?;
         caps::keep_only(CapabilitySet::NET_RAW)?;
-        assert_eq!(probe(address(V4)).await?, ProbeOutcome::RouteFound);
-        assert_eq!(
-            probe(address("10.9.0.1:443")).await?,
-            ProbeOutcome::RouteFound
-        );
+        for target in [V4, "10.9.0.1:443"] {
+            assert_eq!(probe(address(target)).await?, ProbeOutcome::RouteFound);
+        }
         Ok(())
     })
 }
@@ -95,7 +93,7 @@ fn error_names_missing_net_raw() -> Result<()> {
     in_namespace(async || {
         caps::keep_only(CapabilitySet::empty())?;
         let broken = probe(address(V4)).await.unwrap_err();
-        assert!(matches!(broken, ReplyPathError::Permission(_)), "{broken}");
+        assert!(matches!(broken, Permission(_)), "{broken}");
         assert!(broken.to_string().contains("needs CAP_NET_RAW"), "{broken}");
         Ok(())
     })
@@ -109,10 +107,7 @@ fn route_of_another_local_address_is_looked_up_with_its_port() -> Result<()> {
         for target in ["10.9.0.1:8080", "[fd09::1]:8080"] {
             let target = address(target);
             let broken = probe(target).await.unwrap_err();
-            assert!(
-                matches!(broken, ReplyPathError::NotRouted { .. }),
-                "{broken}"
-            );
+            assert!(matches!(broken, NotRouted { .. }), "{broken}");
             routes::add(&[target]).await?;
             assert_eq!(probe(target).await?, ProbeOutcome::RouteFound);
             let other_port = SocketAddr::new(target.ip(), 8081);
@@ -135,10 +130,7 @@ fn blackhole_route_counts_as_no_reply_path() -> Result<()> {
             for (family, target) in [("-4", "10.9.0.1:443"), ("-6", "[fd09::1]:443")] {
                 ip(&format!("{family} route replace {kind} default"))?;
                 let broken = probe(address(target)).await.unwrap_err();
-                assert!(
-                    matches!(broken, ReplyPathError::NotRouted { .. }),
-                    "{kind}: {broken}"
-                );
+                assert!(matches!(broken, NotRouted { .. }), "{kind}: {broken}");
             }
         }
         Ok(())
@@ -184,10 +176,7 @@ fn rewritten_source_is_detected() -> Result<()> {
             );
         }
         let broken = probe(address(V4)).await.unwrap_err();
-        assert!(
-            matches!(broken, ReplyPathError::Rewritten { .. }),
-            "{broken}"
-        );
+        assert!(matches!(broken, Rewritten { .. }), "{broken}");
         assert!(
             broken.to_string().contains("would see 127.0.0.77:"),
             "{broken}"

@@ -46,16 +46,10 @@ fn probe_result_holds_for_its_ports_and_no_others() {
         ("10.0.0.6:1", false),
         ("10.0.0.6:2", true),
     ] {
-        assert_eq!(
-            monitor.is_sound(backend(target), None),
-            is_sound,
-            "{target}"
-        );
-        assert_eq!(
-            monitor.is_sound_or_enqueue(backend(target), None),
-            is_sound,
-            "{target}"
-        );
+        let judged = monitor.is_sound(backend(target), None);
+        assert_eq!(judged, is_sound, "{target}");
+        let judged = monitor.is_sound_or_enqueue(backend(target), None);
+        assert_eq!(judged, is_sound, "{target}");
     }
 }
 
