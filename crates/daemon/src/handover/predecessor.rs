@@ -38,17 +38,10 @@ pub struct Predecessor {
     /// By their index in the previous process.
     groups: BTreeMap<usize, PreviousGroup>,
     given: Vec<InheritedSocket>,
-    /// The listeners of its `--admin`, until they are adopted.
-    admin: Vec<PreviousAdmin>,
+    /// The listeners of its `--admin` by address, until they are adopted.
+    admin: HashMap<String, OwnedFd>,
     /// The addresses of the listeners of `--admin` that were adopted.
     adopted_admin: HashSet<String>,
-}
-
-/// A listener of `--admin` of the previous process.
-#[derive(Debug)]
-struct PreviousAdmin {
-    addr: AdminAddr,
-    socket: OwnedFd,
 }
 
 impl Predecessor {
@@ -84,7 +77,7 @@ impl Predecessor {
             udp: HashMap::new(),
             groups: BTreeMap::new(),
             given: Vec::new(),
-            admin: Vec::new(),
+            admin: HashMap::new(),
             adopted_admin: HashSet::new(),
         };
         loop {
@@ -126,11 +119,7 @@ impl Predecessor {
             SocketInfo::Given(label) => {
                 self.given.push(InheritedSocket::new(fd, label.clone())?);
             }
-            SocketInfo::Admin(addr) => {
-                if let Ok(addr) = addr.parse() {
-                    self.admin.push(PreviousAdmin { addr, socket: fd });
-                }
-            }
+            SocketInfo::Admin(addr) => drop(self.admin.insert(addr.clone(), fd)),
         }
         self.received.push(info);
         Ok(())
@@ -158,13 +147,10 @@ impl Predecessor {
 
     /// Adopts the listener of `--admin` on this address, if there was one.
     pub fn adopt_admin(&mut self, wanted: &AdminAddr) -> Option<AdminListener> {
-        let index = self
-            .admin
-            .iter()
-            .position(|previous| previous.addr == *wanted)?;
-        let PreviousAdmin { addr, socket } = self.admin.swap_remove(index);
-        self.adopted_admin.insert(addr.to_string());
-        Some(AdminListener::adopt(addr, socket))
+        let addr = wanted.to_string();
+        let socket = self.admin.remove(&addr)?;
+        self.adopted_admin.insert(addr);
+        Some(AdminListener::adopt(wanted.clone(), socket))
     }
 
     /// Refuses to make a transparent TCP listener on this address an ordinary one, or the reverse: the previous process has the
