@@ -37,7 +37,7 @@ pub fn stopping() {
 pub fn hand_over_to(pid: u32) {
     let message = format!("MAINPID={pid}\n");
     // The new process's messages count only after this one, which must not be lost to a full queue.
-    let _ = retry(|| send(message.as_bytes()));
+    let _ = retry(|| send(message.as_bytes(), None));
     HANDED_OVER.store(true, Relaxed);
 }
 
@@ -59,28 +59,20 @@ pub fn keep_alive(liveness: Liveness) {
 
 /// Whether the service manager keeps descriptors. FDSTORE is set by systemd since 254, and for older ones by the unit.
 pub fn has_store() -> bool {
-    connect();
-    matches!(SOCKET.get(), Some(Some(_))) && env::var_os("FDSTORE").is_some()
+    socket().is_some() && env::var_os("FDSTORE").is_some()
 }
 
 /// Has the manager keep a descriptor under this name (FDSTORE, sd_pid_notify_with_fds(3)), until the descriptor reports
 /// EPOLLHUP or EPOLLERR, or [`drop_stored`] is called. A unit needs FileDescriptorStoreMax=, or the manager closes it.
 pub fn store(name: &str, fd: BorrowedFd<'_>) -> io::Result<()> {
-    connect();
-    let Some(Some(socket)) = SOCKET.get() else {
-        return Ok(());
-    };
     let message = format!("FDSTORE=1\nFDNAME={name}\n");
-    retry(|| {
-        let sent = fd_passing::send_bytes(socket, message.as_bytes(), Some(fd));
-        sent.map_err(|error| error.source)
-    })
+    retry(|| send(message.as_bytes(), Some(fd)))
 }
 
 /// Has the manager close the descriptors of this name.
 pub fn drop_stored(name: &str) {
     let message = format!("FDSTOREREMOVE=1\nFDNAME={name}\n");
-    let _ = retry(|| send(message.as_bytes()));
+    let _ = retry(|| send(message.as_bytes(), None));
 }
 
 /// Sends a message; repeats it for a while if the manager's queue is full.
@@ -99,21 +91,24 @@ fn notify(state: &[NotifyState<'_>]) {
         return;
     }
     let message: String = state.iter().map(|line| format!("{line}\n")).collect();
-    let _ = send(message.as_bytes());
+    let _ = send(message.as_bytes(), None);
 }
 
 /// Connects to the manager's socket. To be called before the process is confined: after that, it can't open Unix sockets.
 pub fn connect() {
-    SOCKET.get_or_init(|| open().ok().flatten());
+    let _ = socket();
+}
+
+fn socket() -> Option<&'static UnixDatagram> {
+    SOCKET.get_or_init(|| open().ok().flatten()).as_ref()
 }
 
 /// Sends without blocking: `sd_notify::notify` blocks while the manager's queue is full, which would block reloads and stops.
-fn send(message: &[u8]) -> io::Result<()> {
-    connect();
-    let Some(Some(socket)) = SOCKET.get() else {
+fn send(message: &[u8], fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
+    let Some(socket) = socket() else {
         return Ok(());
     };
-    socket.send(message).map(drop)
+    fd_passing::send_bytes(socket, message, fd).map_err(|error| error.source)
 }
 
 fn open() -> io::Result<Option<UnixDatagram>> {
