@@ -81,15 +81,10 @@ impl InheritedSockets {
         tcp: &[SocketAddr],
         udp: &[SocketAddr],
     ) -> Option<&InheritedSocket> {
-        let unwanted_tcp = self
-            .tcp
-            .values()
-            .filter(|socket| !tcp.contains(&socket.addr));
-        let unwanted_udp = self
-            .udp
-            .values()
-            .filter(|socket| !udp.contains(&socket.addr));
-        unwanted_tcp.chain(unwanted_udp).next()
+        self.tcp.values().chain(self.udp.values()).find(|socket| {
+            let wanted = if socket.is_stream { tcp } else { udp };
+            !wanted.contains(&socket.addr)
+        })
     }
 }
 
