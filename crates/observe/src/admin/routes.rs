@@ -68,7 +68,7 @@ impl<H: Health> AdminServer<H> {
                 None => not_found(),
             },
             "/log-level" => match &resources.log_level {
-                Some(level) => full_response(StatusCode::OK, TEXT, level_name(level.get()) + "\n"),
+                Some(level) => plain(StatusCode::OK, level_name(level.get()) + "\n"),
                 None => not_found(),
             },
             _ => not_found(),
@@ -78,19 +78,19 @@ impl<H: Health> AdminServer<H> {
     async fn get_liveness(&self) -> AdminResponse {
         match timeout(LIVENESS_TIMEOUT, self.check_liveness()).await {
             Ok(()) => plain(StatusCode::OK, "ok\n"),
-            Err(_) => {
-                let text = format!("{}\n", H::HANG_REASON);
-                full_response(StatusCode::SERVICE_UNAVAILABLE, TEXT, text)
-            }
+            Err(_) => plain(
+                StatusCode::SERVICE_UNAVAILABLE,
+                H::HANG_REASON.to_owned() + "\n",
+            ),
         }
     }
 
     async fn get_readiness(&self) -> AdminResponse {
         if let Err(reason) = self.check_readiness().await {
-            return full_response(StatusCode::SERVICE_UNAVAILABLE, TEXT, reason + "\n");
+            return plain(StatusCode::SERVICE_UNAVAILABLE, reason + "\n");
         }
         match timeout(WARNING_TIMEOUT, self.health.warning()).await {
-            Ok(Some(warning)) => full_response(StatusCode::OK, TEXT, format!("ready; {warning}\n")),
+            Ok(Some(warning)) => plain(StatusCode::OK, format!("ready; {warning}\n")),
             _ => plain(StatusCode::OK, "ready\n"),
         }
     }
@@ -173,12 +173,12 @@ impl<H: Health> AdminServer<H> {
             audit(peer, changed);
         }
         if let Err(reason) = level.set(wanted) {
-            return full_response(StatusCode::INTERNAL_SERVER_ERROR, TEXT, reason + "\n");
+            return plain(StatusCode::INTERNAL_SERVER_ERROR, reason + "\n");
         }
         if !is_shown {
             audit(peer, changed);
         }
-        full_response(StatusCode::OK, TEXT, to + "\n")
+        plain(StatusCode::OK, to + "\n")
     }
 
     async fn metrics(&self) -> AdminResponse {
@@ -230,7 +230,7 @@ fn list(source: Option<&dyn ConnectionSource>, query: Option<&str>) -> AdminResp
     };
     match ListQuery::parse(query.unwrap_or_default()) {
         Ok(query) => streaming_response(JSON_LINES, query.render(source.snapshots())),
-        Err(reason) => full_response(StatusCode::BAD_REQUEST, TEXT, reason + "\n"),
+        Err(reason) => plain(StatusCode::BAD_REQUEST, reason + "\n"),
     }
 }
 
@@ -255,22 +255,19 @@ fn too_many_streams() -> AdminResponse {
     let text = format!(
         "{MAX_STREAMS} event streams of this address are open already: close a page, or `peername top`; the other paths answer\n"
     );
-    full_response(StatusCode::SERVICE_UNAVAILABLE, TEXT, text)
+    plain(StatusCode::SERVICE_UNAVAILABLE, text)
 }
 
 fn method_not_allowed(allowed: &'static str) -> AdminResponse {
-    let mut response = full_response(
-        StatusCode::METHOD_NOT_ALLOWED,
-        TEXT,
-        format!("use one of {allowed}\n"),
-    );
+    let text = format!("use one of {allowed}\n");
+    let mut response = plain(StatusCode::METHOD_NOT_ALLOWED, text);
     let allowed = HeaderValue::from_static(allowed);
     response.headers_mut().insert(header::ALLOW, allowed);
     response
 }
 
-fn plain(status: StatusCode, text: &'static str) -> AdminResponse {
-    full_response(status, TEXT, text.to_owned())
+fn plain(status: StatusCode, text: impl Into<String>) -> AdminResponse {
+    full_response(status, TEXT, text.into())
 }
 
 fn full_response(status: StatusCode, content_type: &'static str, body: String) -> AdminResponse {
