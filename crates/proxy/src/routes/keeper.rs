@@ -40,16 +40,12 @@ impl Keeper {
     /// # Errors
     ///
     /// [`Error::Start`] where the process can't be started, [`Error::Keeper`] with the reason that it reports.
-    pub fn start<B: Into<Backend> + Copy>(
-        targets: &[B],
-        marks: &[NonZeroU32],
-    ) -> Result<Self, Error> {
-        let targets = targets.iter().map(|&target| target.into());
+    pub fn start(targets: &[Backend], marks: &[NonZeroU32]) -> Result<Self, Error> {
         let mut child = Command::new("/proc/self/exe")
             // The binary chooses its program by argv[0]; this process may run under another name.
             .arg0("peername")
             .args(["routes", "keep"])
-            .args(targets.map(|target: Backend| format!("--target={target}")))
+            .args(targets.iter().map(|target| format!("--target={target}")))
             .args(marks.iter().map(|mark| format!("--mark={mark}")))
             // ^C sends SIGINT to every process of the foreground group.
             .process_group(0)
@@ -73,9 +69,7 @@ impl Keeper {
             reason => Err(Error::Keeper(reason.to_owned())),
         }
     }
-}
 
-impl Keeper {
     /// Takes the keeper's reports. To be called once, in a tokio runtime.
     ///
     /// # Errors
