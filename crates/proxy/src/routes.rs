@@ -64,10 +64,6 @@ pub async fn add<B: Into<Backend> + Copy>(targets: &[B]) -> Result<Vec<SocketAdd
 
 /// Installs the table that keeps connections to the backends of the administrator's rules untracked, so that no NAT rule
 /// applies to them. Needs CAP_NET_ADMIN and nft(8).
-///
-/// # Errors
-///
-/// [`Error`]: nft(8) is missing or fails.
 pub async fn add_untracked() -> Result<(), Error> {
     let owner = TableSlot::ADMINISTRATOR.table();
     let mut rules = Netlink::open()?.rules(PROTOCOL).await?;
@@ -92,10 +88,6 @@ pub async fn local_backends(backends: Vec<Backend>) -> Result<Vec<Backend>, Erro
 
 /// Installs a packet filter table of the administrator's, with the rules and routes that it needs. Replaces a table for the
 /// same listener or mark. Needs CAP_NET_ADMIN and nft(8).
-///
-/// # Errors
-///
-/// [`Error`]: nft(8) is missing or fails, or the kernel refuses.
 pub async fn add_filter(rules: &FilterRules) -> Result<(), Error> {
     if rules.needs_fwmark() {
         let mut installed = InstalledRoutes::default();
@@ -121,10 +113,6 @@ pub async fn list() -> SysResult<Vec<RoutingEntry>> {
 
 /// Removes the administrator's rules and routes, and those left behind by a [`Keeper`] that was killed, and returns them. With
 /// [`Scope::All`] also those of running proxies, whose clients then hang. Needs CAP_NET_ADMIN.
-///
-/// # Errors
-///
-/// [`Error`]: the kernel refuses.
 pub async fn remove(scope: Scope) -> Result<Vec<RoutingEntry>, Error> {
     let netlink = Netlink::open()?;
     let inventory = Inventory::find_routing(&netlink).await?;

@@ -41,10 +41,6 @@ struct AddressTable {
 impl OwnAddresses {
     /// Reads the addresses of the calling thread's network namespace from the kernel. Needs no capability, but a tokio
     /// runtime. [`OwnAddresses::watch`] keeps the table up to date.
-    ///
-    /// # Errors
-    ///
-    /// The netlink socket can't be opened, or a dump fails.
     pub async fn read() -> Result<Self> {
         let table = dump_addresses(&Netlink::open()?).await?;
         Ok(Self(Arc::new(RwLock::new(table))))

@@ -197,10 +197,6 @@ impl Workers {
 
     /// Returns every listening socket, for a process that takes over. The sockets are in the order of the workers. They are not
     /// duplicated, because connections may have all descriptors.
-    ///
-    /// # Errors
-    ///
-    /// A worker has exited.
     pub async fn share_listeners(
         &self,
     ) -> peername_sys::Result<Vec<(ListenerId, Arc<TcpListener>)>> {

@@ -61,10 +61,6 @@ impl LogFile {
 
     /// Appends a line with its line break by one write(2), which O_APPEND keeps whole. If only a part can be written, a line
     /// break will end it.
-    ///
-    /// # Errors
-    ///
-    /// Those of write(2), and those of open(2) where the file was removed.
     pub fn append_line(&self, line: &[u8]) -> io::Result<()> {
         let mut log = self.lock_at_line_start()?;
         let length = log.file.write(line)?;

@@ -47,10 +47,6 @@ impl ServerSide {
     /// on this host is full, nor for a tracked connection to a backend on another host.
     ///
     /// A connection that is not tracked is not translated either, and that check takes a third of the time of a lookup.
-    ///
-    /// # Errors
-    ///
-    /// [`Failure::Local`]: the lookup failed.
     pub(super) fn sees_client(self, upstream: &TcpStream) -> Result<bool, Failure> {
         let tracked = original_destination(upstream, self.backend.is_ipv6());
         if !self.is_mapped && matches!(tracked, Ok(None)) {
@@ -69,10 +65,6 @@ impl ServerSide {
     /// be unchanged: with SYN cookies and a full accept backlog there is no socket before the first data, and a rule may
     /// redirect only the destination. If the lookup finds neither, the connection ends in another network namespace, or the
     /// kernel can't look up sockets. Then the connection is refused only if the probe shows another source.
-    ///
-    /// # Errors
-    ///
-    /// [`Failure::SourceTranslated`]; [`Failure::Local`]: the lookup failed.
     pub(super) fn verify(
         self,
         upstream: &TcpStream,
@@ -113,10 +105,6 @@ impl ServerSide {
 
 /// Verifies by a probe that packets from `client` to a backend leave with that source. Succeeds where the probe can't tell; if
 /// a system call failed, that is logged.
-///
-/// # Errors
-///
-/// [`Failure::SourceTranslated`].
 pub(super) fn verify_emitted(
     backend: Backend,
     mark: Option<NonZeroU32>,

@@ -63,11 +63,6 @@ impl Permit {
     /// Where headers may choose the destination, the target is the one that the header names. Otherwise it is the target of the
     /// client's address family: an IPv6 client behind an IPv4 balancer goes to the IPv6 target. If the header claims no source,
     /// it is the target of the peer's family, or the only one.
-    ///
-    /// # Errors
-    ///
-    /// [`Failure::Source`], [`Failure::Client`], [`Failure::Destination`], [`Failure::NoTarget`],
-    /// [`Failure::ReplyPath`].
     pub(crate) fn decide(
         claims: &Claims,
         listener: LocalAddr,

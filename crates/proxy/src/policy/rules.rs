@@ -82,10 +82,6 @@ impl Rules {
 
     /// Applies the destination policy to the destination that the header names. `None` when it names none, or when
     /// headers may not choose the destination.
-    ///
-    /// # Errors
-    ///
-    /// [`Failure::Destination`]; [`Failure::Source`] for a client without a port.
     pub(crate) fn admit_destination(
         &self,
         claims: &Claims,

@@ -1,8 +1,8 @@
 //! Monitors whether replies to spoofed connections still come back to this host.
 //!
 //! If they don't, the backend's SYN-ACKs leave for clients that sent no SYN, and every connection hangs. So each path
-//! is probed at start and every minute. While a path is broken, its spoofed connections are refused: the client gets an
-//! RST at once, and the log says what to do.
+//! is probed at start and every minute: other programs may flush routes. While a path is broken, its spoofed connections
+//! are refused: the client gets an RST at once, and the log says what to do.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

@@ -1,8 +1,5 @@
-//! Probes a reply path: whether a backend's replies to a foreign address come back to this host.
-//!
-//! If they don't, every connection hangs in its handshake, and the backend's SYN-ACKs leave for hosts that sent no SYN.
-//! So the path is probed before the first client is served, and again while the proxy runs: other programs may flush
-//! routes.
+//! Probes a reply path: whether a backend's replies to a foreign address come back to this host. [`monitor`](super::monitor) has
+//! the reason.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroU32;

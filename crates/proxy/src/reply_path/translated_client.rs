@@ -92,11 +92,7 @@ impl TranslatedClient {
 }
 
 impl Suspect {
-    /// Probes whether the client's address is replaced.
-    ///
-    /// # Errors
-    ///
-    /// The reason why the probe can't tell.
+    /// Probes whether the client's address is replaced; the error is the reason why the probe can't tell.
     fn probe(&self) -> Result<bool, String> {
         let emitted = fresh_source(self.client)
             .and_then(|source| probe_egress(self.backend, self.mark, source))

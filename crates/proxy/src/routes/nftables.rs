@@ -65,10 +65,6 @@ impl FilterRules {
     }
 
     /// Creates or replaces the table in one transaction. Needs CAP_NET_ADMIN.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::NoNft`], [`Error::NftPermission`] or [`Error::Nft`].
     pub(super) fn install(&self) -> Result<(), Error> {
         let name = self.name();
         let delete = delete_commands(&name);

@@ -88,10 +88,6 @@ impl Dialect {
     }
 
     /// The headers of a session with requests in this dialect, from `client` to `destination`.
-    ///
-    /// # Errors
-    ///
-    /// The TLVs of `header_template` don't fit into a PROXY v2 header.
     pub(super) fn write_headers(
         self,
         header_template: &HeaderTemplate,

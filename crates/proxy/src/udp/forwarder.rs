@@ -170,10 +170,6 @@ impl Role for ForwarderRole {
 
 impl ForwarderRole {
     /// The current service of a datagram's listener.
-    ///
-    /// # Errors
-    ///
-    /// [`Failure::NoService`]: a reload has removed the listener.
     fn service(&self, admitted: &AdmittedDatagram) -> Result<Arc<ForwardService>, Failure> {
         let (id, _) = self.known.listener(admitted.key.listener)?;
         let services = self.forwarder.services.load();

@@ -88,10 +88,6 @@ pub struct FrozenWorkers(Vec<oneshot::Sender<()>>);
 
 impl UdpWorkers {
     /// Returns the listening sockets of each worker.
-    ///
-    /// # Errors
-    ///
-    /// A worker has ended.
     pub async fn share_sockets(&self) -> io::Result<Vec<Vec<Arc<UdpSocket>>>> {
         let mut by_worker = Vec::new();
         for worker in &self.0 {

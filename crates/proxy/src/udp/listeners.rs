@@ -158,10 +158,6 @@ impl UdpListeners {
     /// Sets IP_TRANSPARENT on the sockets, so that they receive datagrams that a TPROXY rule redirects, with their original
     /// destination. The sockets must be opened for one worker: among several, the kernel would choose by the sender's port, and
     /// a client's datagrams would reach several workers.
-    ///
-    /// # Errors
-    ///
-    /// [`BindError`]: the address where IP_TRANSPARENT is not permitted.
     pub fn into_transparent(self) -> Result<Self, BindError> {
         let addrs = self.addrs();
         for sockets in &self.by_worker {

@@ -29,10 +29,6 @@ impl HeaderReader {
     }
 
     /// Returns the header of a datagram, or that of its flow if the datagram has none.
-    ///
-    /// # Errors
-    ///
-    /// [`DropReason`]: the datagram has no valid header, or is nothing but the header of a flow.
     pub(crate) fn read(
         &mut self,
         bytes: &[u8],

@@ -25,10 +25,6 @@ pub(crate) trait Role {
     fn open_socket(&self, admitted: &AdmittedDatagram) -> Result<UdpSocket, Failure>;
 
     /// Verifies that the backend would still see the session's client as its peer.
-    ///
-    /// # Errors
-    ///
-    /// [`Failure::SourceTranslated`]; [`Failure::Local`]: getsockname(2) failed.
     fn verify_source(&self, session: &Session) -> Result<(), Failure>;
 
     /// The backend that a new session would have by the current rules; `None` where it would not have its client's own
@@ -36,10 +32,6 @@ pub(crate) trait Role {
     fn target(&self, admitted: &AdmittedDatagram) -> Result<Option<SocketAddr>, Failure>;
 
     /// The headers of a new session's requests and replies.
-    ///
-    /// # Errors
-    ///
-    /// [`Failure::OutboundHeader`]: the TLVs don't fit. [`Failure::NoService`]: a reload has removed the listener.
     fn headers(&self, admitted: &AdmittedDatagram) -> Result<SessionHeaders, Failure>;
 
     /// Whether a reply by this path still reaches the client of `key`. Marks the client's flow as answered.

@@ -175,11 +175,8 @@ struct ReplyRoute {
     original_destination: Option<SocketAddr>,
 }
 
-/// The length of a reply's header, 0 where it has none.
-///
-/// # Errors
-///
-/// The reply is not from the backend, or lacks the header that it must have.
+/// The length of a reply's header, 0 where it has none; an error for a reply that is not from the backend, or lacks the header that
+/// it must have.
 fn reply_header_len(
     session: &Session,
     meta: &RecvMeta,
