@@ -135,38 +135,35 @@ static __always_inline int parse_header(struct __sk_buff *skb, const struct data
 	return -1;
 }
 
-/* Whether a request begins with exactly the flow's header, byte for byte. */
+/* Whether a request begins with exactly the flow's header, byte for byte. All offsets are constants: without CAP_PERFMON the
+ * verifier refuses one instruction that adds different numbers to a pointer (Spectre). */
 static __always_inline int has_flow_header(struct __sk_buff *skb, const struct datagram *it,
 				     struct scratch *scratch, const struct rewrite *rewrite)
 {
+	const __u64 *ours = (const __u64 *)rewrite->header;
+	__u64 *its = (__u64 *)scratch->header;
 	__u32 len = rewrite->header_len;
+	__u64 differing = 0;
 
 	if (len < 16 || len > MAX_HEADER_BYTES)
 		return 0;
-	if (bpf_skb_load_bytes(skb, it->udp_at + sizeof(it->udp), scratch->header, bounded(len, MAX_HEADER_BYTES)))
+	/* Zero beyond its end, as the flow's header is. */
+	__builtin_memset(its, 0, MAX_HEADER_BYTES);
+	if (bpf_skb_load_bytes(skb, it->udp_at + sizeof(it->udp), its, bounded(len, MAX_HEADER_BYTES)))
 		return 0;
-	/* Eight bytes at a time, the last eight overlapping. */
-	for (__u32 i = 0; i < MAX_HEADER_BYTES / 8; i++) {
-		__u32 at = i * 8 + 8 < len ? i * 8 : len - 8;
-		const __u8 *ours, *its;
-
-		if (at > MAX_HEADER_BYTES - 8)
-			return 0;
-		ours = rewrite->header + at;
-		its = scratch->header + at;
-		for (int j = 0; j < 8; j++)
-			if (ours[j] != its[j])
-				return 0;
-		if (i * 8 + 8 >= len)
-			break;
-	}
-	return 1;
+#pragma unroll
+	for (int i = 0; i < MAX_HEADER_BYTES / 8; i++)
+		differing |= ours[i] ^ its[i];
+	return !differing;
 }
 
-/* Copies what stays constant in an entry, except the header. */
+/* Copies what stays constant in an entry, except the header. The copy, and what is read of the entry later, is of the
+ * installation that is read first, if a lookup still finds that one afterwards. */
 static __always_inline void copy_constant(struct rewrite *copy, const struct rewrite *it)
 {
-	__builtin_memcpy(copy, it, __builtin_offsetof(struct rewrite, header));
+	copy->installation = it->installation;
+	barrier();
+	__builtin_memcpy(copy, it, __builtin_offsetof(struct rewrite, installation));
 }
 
 /* Enables the offload of replies, at the first offloaded request. */
@@ -188,7 +185,7 @@ static __always_inline int request(struct __sk_buff *skb, struct datagram *it, _
 {
 	struct request_key key = { .addresses = it->addresses };
 	__u8 zero_macs[2 * ETH_ALEN] = {};
-	struct rewrite *found, *rewrite;
+	struct rewrite *found, *again, *rewrite;
 	struct scratch *scratch;
 	__u32 zero = 0, at = it->udp_at + sizeof(it->udp), payload;
 	int header, partial;
@@ -209,8 +206,8 @@ static __always_inline int request(struct __sk_buff *skb, struct datagram *it, _
 	 * or bond, and the datagram arrives at the flow's interface later. */
 	if (rewrite->interface != skb->ifindex || !has_flow_header(skb, it, scratch, found))
 		return PASS;
-	/* The copy is this flow's only if the lookup still finds the same entry. */
-	if (bpf_map_lookup_elem(&requests, &key) != found)
+	again = bpf_map_lookup_elem(&requests, &key);
+	if (!again || again->installation != rewrite->installation)
 		return PASS;
 	payload = it->payload - header;
 	if (load_payload(skb, at + header, scratch, payload))
@@ -239,7 +236,7 @@ failed:
 static __always_inline int reply(struct __sk_buff *skb, struct datagram *it)
 {
 	__u32 zero = 0, at = it->udp_at + sizeof(it->udp), payload = it->payload, header;
-	struct rewrite *found, *rewrite;
+	struct rewrite *found, *again, *rewrite;
 	struct scratch *scratch;
 	int partial;
 
@@ -259,7 +256,8 @@ static __always_inline int reply(struct __sk_buff *skb, struct datagram *it)
 		return PASS;
 	if (header)
 		__builtin_memcpy(scratch->header, found->header, REPLY_HEADER_BYTES);
-	if (bpf_map_lookup_elem(&replies, &it->addresses) != found || load_payload(skb, at, scratch, payload))
+	again = bpf_map_lookup_elem(&replies, &it->addresses);
+	if (!again || again->installation != rewrite->installation || load_payload(skb, at, scratch, payload))
 		return PASS;
 
 	/* Point of no return: from here on, the packet is changed, and a failure drops it. */

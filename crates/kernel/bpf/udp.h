@@ -44,6 +44,9 @@ struct rewrite {
 	/* Of a reply: whether a request of this flow was rewritten here. Without one, replies might bypass whatever
 	 * changed the requests on their way to this host (NAT, a filter). */
 	__u32 has_seen_request;
+	/* Number of the installation, by which the program knows an entry again: without CAP_PERFMON the verifier refuses to
+	 * compare pointers. */
+	__u64 installation;
 	/* The header that a request must begin with, or that is prepended to a reply; zero beyond its end. */
 	__u8 header[MAX_HEADER_BYTES];
 	/* Counters: datagrams, payload bytes, and time of the last one (CLOCK_MONOTONIC_COARSE, nanoseconds). */
@@ -54,9 +57,9 @@ struct rewrite {
 
 _Static_assert(sizeof(struct address_pair) == 36, "layout.rs");
 _Static_assert(sizeof(struct request_key) == 76, "layout.rs");
-_Static_assert(sizeof(struct rewrite) == 336, "layout.rs");
-_Static_assert(__builtin_offsetof(struct rewrite, header) == 56, "layout.rs");
-_Static_assert(__builtin_offsetof(struct rewrite, datagrams) == 312, "layout.rs");
+_Static_assert(sizeof(struct rewrite) == 344, "layout.rs");
+_Static_assert(__builtin_offsetof(struct rewrite, header) == 64, "layout.rs");
+_Static_assert(__builtin_offsetof(struct rewrite, datagrams) == 320, "layout.rs");
 
 /* Roles of a local port: bits. */
 #define PORT_PROXY_V2 1 /* balancers send here, a PROXY v2 header in each datagram */

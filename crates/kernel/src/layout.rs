@@ -18,7 +18,7 @@ pub(crate) type AddressPairKey = [u8; 36];
 /// `struct request_key`.
 pub(crate) type RequestKey = [u8; 76];
 /// `struct rewrite`.
-pub(crate) type RewriteValue = [u8; 336];
+pub(crate) type RewriteValue = [u8; 344];
 
 /// `struct rewrite`, before any datagram has matched it.
 #[derive(Clone, Debug)]
@@ -69,8 +69,9 @@ pub(crate) fn request_key(
 }
 
 impl Rewrite<'_> {
-    pub(crate) fn encode(&self) -> RewriteValue {
-        let mut value = [0; 336];
+    /// Encodes the value with the number of this installation, which no other of this map has.
+    pub(crate) fn encode(&self, installation: u64) -> RewriteValue {
+        let mut value = [0; 344];
         let mut writer = Writer(&mut value);
         writer.put(&address_pair(&self.new_addresses));
         for number in [
@@ -85,6 +86,7 @@ impl Rewrite<'_> {
         writer.put(&self.mark.to_ne_bytes());
         // `has_seen_request`: the kernel's program sets it at the first request.
         writer.put(&0_u32.to_ne_bytes());
+        writer.put(&installation.to_ne_bytes());
         writer.put(self.header);
         value
     }
@@ -107,7 +109,7 @@ impl FlowCounters {
 }
 
 /// Offset of the counters in `struct rewrite`: `datagrams`, `bytes` and `last_used`.
-const COUNTERS_OFFSET: usize = 312;
+const COUNTERS_OFFSET: usize = 320;
 
 /// The IPv6 address, or the IPv4-mapped IPv6 address.
 fn to_ipv6_bytes(addr: SocketAddr) -> [u8; 16] {

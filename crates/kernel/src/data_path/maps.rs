@@ -30,6 +30,8 @@ pub(super) struct Maps {
     reported: Totals,
     /// Installed flows, and the final usage of those that [`Maps::evict_all`] evicted.
     flows: HashMap<InstalledFlow, Option<Usage>>,
+    /// The number of times that a flow was installed.
+    installations: u64,
 }
 
 impl Maps {
@@ -41,6 +43,7 @@ impl Maps {
             totals: take_map(object, "totals")?,
             reported: Totals::default(),
             flows: HashMap::new(),
+            installations: 0,
         })
     }
 
@@ -58,13 +61,15 @@ impl Maps {
         if self.flows.contains_key(&installed) {
             return None;
         }
+        self.installations += 1;
+        let number = self.installations;
         // Replies first: the first request that the kernel carries may be answered at once.
         let inserted = self
             .replies
-            .insert(installed.reply, encoded.reply.encode(), 0)
+            .insert(installed.reply, encoded.reply.encode(number), 0)
             .and_then(|()| {
                 self.requests
-                    .insert(installed.request, encoded.request.encode(), 0)
+                    .insert(installed.request, encoded.request.encode(number), 0)
             })
             .and_then(|()| self.mark_port(flow.upstream.to.port(), PORT_BACKEND))
             .and_then(|()| self.mark_port(flow.downstream.to.port(), role));
