@@ -4,6 +4,9 @@ use std::fs::{self, DirBuilder};
 use std::os::unix::fs::{DirBuilderExt, chown};
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
+
+use rustix::process::Signal;
 
 use crate::harness::addr::{BALANCER_V4, v4};
 use crate::harness::backend::Backend;
@@ -193,6 +196,53 @@ fn intercept_unit_creates_its_authority_and_opens_tls() {
     let body = lab.balancer.run("curl", &[&curl[..], &[url]].concat());
     assert!(body.starts_with("GET 10.81.0.1 "), "{body}");
     assert_eq!(intercept.status_field("CapBnd"), "0000000000000000");
+    drop(intercept);
+
+    // As the comment in the unit advises for ports below 1024.
+    unit.edit("intercept.toml", &[("127.0.0.1:8080", "127.0.0.1:443")]);
+    let added =
+        "AmbientCapabilities=CAP_NET_BIND_SERVICE\nCapabilityBoundingSet=CAP_NET_BIND_SERVICE\n";
+    let intercept = unit
+        .with_drop_in(added)
+        .start(&lab.balancer)
+        .wait_listening(&[v4([127, 0, 0, 1], 443)]);
+    assert_eq!(intercept.status_field("CapEff"), "0000000000000000");
+}
+
+/// An ordinary user with exactly the documented capabilities loads the eBPF program.
+#[test]
+fn udp_pages_drop_in_starts_the_kernel_data_path() {
+    let (lab, scratch) = (Lab::new(), Scratch::new());
+    make("install", &scratch);
+    let root = scratch.path_text("root");
+    let list = format!("{root}/etc/peername/allowed-subnets.txt");
+    fs::write(list, "10.81.0.2\n").expect("the list");
+    let page = Page::new(include_str!("../../../docs/udp.md"));
+    let drop_in = page.section("## Kernel offload").block("[Service]");
+    let unit = Unit::installed(&scratch, "peername.service").with_drop_in(&drop_in);
+    unit.edit(
+        "proxy.toml",
+        &[
+            ("@/etc", &format!("@{root}/etc")),
+            ("drain =", "data-path = \"kernel\"\ndrain ="),
+            ("idle-timeout = \"2h\"", "protocol = \"udp\""),
+        ],
+    );
+    let mut proxy = unit.start(&lab.server);
+    proxy.wait_logged("steady UDP sessions are left to the kernel");
+    proxy.signal(Signal::TERM);
+    proxy.wait_success(Duration::from_secs(5));
+
+    let instance = format!("{root}/usr/lib/systemd/system/peername@.service");
+    let instance = fs::read_to_string(instance).expect("the unit");
+    let filters = |text: &str| text.matches("\nSystemCallFilter=").count();
+    assert_eq!(filters(&instance) + 1, filters(&unit.text));
+    for line in instance
+        .lines()
+        .filter(|line| line.starts_with("SystemCallFilter="))
+    {
+        assert_contains(&unit.text, &[line]);
+    }
 }
 
 /// A unit that `make install` has installed.
@@ -219,6 +269,12 @@ impl<'a> Unit<'a> {
         unit
     }
 
+    /// Adds the lines of a drop-in.
+    fn with_drop_in(self, lines: &str) -> Self {
+        let text = format!("{}\n{lines}", self.text);
+        Self { text, ..self }
+    }
+
     /// Replaces each text by another one in the configuration that was installed.
     fn edit(&self, file: &str, replacements: &[(&str, &str)]) {
         let path = self.scratch.path(&format!("root/etc/peername/{file}"));
@@ -235,6 +291,15 @@ impl<'a> Unit<'a> {
             .lines()
             .find_map(|line| line.strip_prefix(key)?.strip_prefix('='))
             .unwrap_or_else(|| panic!("no {key}"))
+    }
+
+    /// The words of a list, to which a drop-in adds.
+    fn list(&self, key: &str) -> Vec<&str> {
+        self.text
+            .lines()
+            .filter_map(|line| line.strip_prefix(key)?.strip_prefix('='))
+            .flat_map(str::split_whitespace)
+            .collect()
     }
 
     /// Runs a command line to its end, as the unit's user with its capabilities, and returns its output.
@@ -270,16 +335,13 @@ impl<'a> Unit<'a> {
     /// The words of a command that runs another one as the unit's user, with the unit's capabilities and under its filter of
     /// system calls.
     fn sandbox(&self) -> Vec<String> {
-        let added: String = self
-            .value("AmbientCapabilities")
-            .split(' ')
+        let capabilities = self.list("AmbientCapabilities");
+        let added: String = capabilities
+            .iter()
             .filter_map(|capability| capability.strip_prefix("CAP_"))
             .map(|name| format!(",+{}", name.to_lowercase()))
             .collect();
-        assert_eq!(
-            self.value("AmbientCapabilities"),
-            self.value("CapabilityBoundingSet")
-        );
+        assert_eq!(capabilities, self.list("CapabilityBoundingSet"));
         let words = [
             "env",
             &format!("STATE_DIRECTORY={}", self.scratch.path_text("state")),
