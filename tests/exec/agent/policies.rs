@@ -278,6 +278,35 @@ fn directory_that_can_not_be_watched_is_logged_once_at_the_start() {
     assert_eq!(agent.count_logged("--watch: can't watch "), 1);
 }
 
+/// The directory of the file is replaced, and then the one above it, which no event reports.
+#[test]
+fn watched_directory_that_is_replaced_reloads_the_policies() {
+    let files = Scratch::new();
+    let table = |address: &str| format!("[[agent]]\ntrust = [\"{address}\"]\n");
+    let write = |path: &str, address: &str| {
+        let path = files.path(path);
+        let directory = path.parent().expect("a directory");
+        std::fs::create_dir_all(directory).expect("a directory");
+        std::fs::write(&path, table(address)).expect("a file");
+    };
+    let rename =
+        |from: &str, to: &str| std::fs::rename(files.path(from), files.path(to)).expect("a rename");
+    write("etc/current/agent.toml", "192.0.2.0/24");
+    write("etc/next/agent.toml", "192.0.2.0/25");
+    let config = format!("--config={}", files.path_text("etc/current/agent.toml"));
+    let agent = Agent::start_with(&[&config, "--watch"]);
+    let reloaded = "the policies were reloaded";
+    rename("etc/current", "etc/before");
+    rename("etc/next", "etc/current");
+    agent.process.wait_logged_times(reloaded, 1);
+    write("etc/current/agent.toml", "192.0.2.0/26");
+    agent.process.wait_logged_times(reloaded, 2);
+    write("next/current/agent.toml", "192.0.2.0/27");
+    rename("etc", "before");
+    rename("next", "etc");
+    agent.process.wait_logged_times(reloaded, 3);
+}
+
 /// A symbolic link to a directory is replaced, as Kubernetes does when a ConfigMap changes.
 #[test]
 fn watched_symbolic_link_reloads_the_policies() {

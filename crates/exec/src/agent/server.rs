@@ -310,9 +310,12 @@ impl Agent {
                 .add(&self.socket, Token::SOCKET, Interest::Readable)?;
         }
         if let Some(watch) = &mut self.watch
-            && watch.take_reload(now, || self.host.are_policies_current())
+            && is_due(watch.due, now)
         {
-            self.reload(ReloadCause::Files);
+            watch.begin_comparison(&self.host.policy_directories(), now);
+            if !self.host.are_policies_current() {
+                self.reload(ReloadCause::Files);
+            }
         }
         self.start_due(now);
         self.close_late(now);

@@ -31,11 +31,13 @@ impl DirectoryWatch {
         self.add_watch(directory, WatchFlags::CREATE | WatchFlags::MOVED_TO)
     }
 
-    /// Watches a directory for each change of a file in it, and of its entries.
+    /// Watches a directory for each change of a file in it, and of its entries, and for its own end or rename: the path may lead
+    /// to another directory then, which is to be added. No event comes for a directory further up.
     pub fn add_for_changes(&self, directory: &Path) -> Result<()> {
         let entries = WatchFlags::CREATE | WatchFlags::DELETE | WatchFlags::MOVE;
         let files = WatchFlags::MODIFY | WatchFlags::ATTRIB;
-        self.add_watch(directory, entries | files)
+        let itself = WatchFlags::MOVE_SELF | WatchFlags::DELETE_SELF;
+        self.add_watch(directory, entries | files | itself)
     }
 
     fn add_watch(&self, directory: &Path, events: WatchFlags) -> Result<()> {

@@ -33,9 +33,26 @@ impl PolicyWatch {
         })
     }
 
-    /// Watches these directories, too, and logs those that can't be watched from now on. Their files are compared once more,
-    /// because they may have changed since they were read.
+    /// Watches these directories, too. Their files are compared once more, because they may have changed since they were read.
     pub(super) fn add_directories(&mut self, directories: &BTreeSet<PathBuf>) {
+        self.watch_all(directories);
+        self.due = Some(Instant::now() + QUIET_PERIOD);
+    }
+
+    /// Watches the directories that are at these paths now, because an event may have ended a watch, and schedules the next
+    /// comparison. To be called before the comparison that is due.
+    pub(super) fn begin_comparison(&mut self, directories: &BTreeSet<PathBuf>, now: Instant) {
+        self.watch_all(directories);
+        let interval = if self.unwatched.is_empty() {
+            COMPARE_INTERVAL
+        } else {
+            POLL_INTERVAL
+        };
+        self.due = Some(now + interval);
+    }
+
+    /// Watches the directories, and logs those that can't be watched from now on.
+    fn watch_all(&mut self, directories: &BTreeSet<PathBuf>) {
         let before = mem::take(&mut self.unwatched);
         for directory in directories {
             let Err(error) = self.directories.add_for_changes(directory) else {
@@ -49,24 +66,13 @@ impl PolicyWatch {
             }
             self.unwatched.insert(directory.clone());
         }
-        self.due = Some(Instant::now() + QUIET_PERIOD);
     }
 
-    /// Discards the events, and schedules the comparison.
+    /// Discards the events, and schedules the comparison, unless it is due earlier.
     pub(super) fn note_events(&mut self) {
         self.directories.drain();
-        self.due
-            .get_or_insert_with(|| Instant::now() + QUIET_PERIOD);
-    }
-
-    /// Whether the policies are to be reloaded: compares the files, if that is due. The event may have been that of another
-    /// file. While a directory can't be watched, the files are compared every [`POLL_INTERVAL`].
-    pub(super) fn take_reload(&mut self, now: Instant, are_current: impl Fn() -> bool) -> bool {
-        let is_due = self.due.is_some_and(|due| due <= now);
-        if is_due {
-            self.due = (!self.unwatched.is_empty()).then(|| now + POLL_INTERVAL);
-        }
-        is_due && !are_current()
+        let due = Instant::now() + QUIET_PERIOD;
+        self.due = Some(self.due.map_or(due, |earlier| earlier.min(due)));
     }
 }
 
@@ -79,6 +85,9 @@ impl AsFd for PolicyWatch {
 
 /// The delay after the first event: files that belong together are written one after the other.
 const QUIET_PERIOD: Duration = Duration::from_millis(500);
+/// The interval of comparisons, as in the files of other commands: no event reports the rename of a directory further up, nor
+/// another host's change.
+const COMPARE_INTERVAL: Duration = Duration::from_secs(5);
 /// The interval of comparisons while a directory can't be watched.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -87,15 +96,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_of_a_directory_that_can_not_be_watched_are_compared_again_and_again() {
+    fn files_are_compared_at_intervals() {
         let mut watch = PolicyWatch::new().unwrap();
-        watch.add_directories(&BTreeSet::from(["/".into()]));
-        let due = watch.due.unwrap();
-        assert!(!watch.take_reload(due, || true));
-        assert_eq!(watch.due, None);
-        watch.add_directories(&BTreeSet::from(["/missing".into()]));
-        let due = watch.due.unwrap();
-        assert!(!watch.take_reload(due, || true));
-        assert!(watch.take_reload(due + POLL_INTERVAL, || false));
+        let now = Instant::now();
+        for (directory, interval) in [("/", COMPARE_INTERVAL), ("/missing", POLL_INTERVAL)] {
+            let directories = BTreeSet::from([directory.into()]);
+            watch.add_directories(&directories);
+            assert!(watch.due.unwrap() <= Instant::now() + QUIET_PERIOD);
+            watch.begin_comparison(&directories, now);
+            assert_eq!(watch.due, Some(now + interval));
+        }
     }
 }
