@@ -20,28 +20,41 @@ use crate::harness::lab::{
     Host, Lab, OWN_PID_NAMESPACE, Process, Scratch, assert_fails, assert_prints, failing_calls,
     python, stdout_text, wait_until,
 };
-use crate::harness::peername::{BINARY, Peername, copy_executable};
+use crate::harness::peername::{BINARY, Peername, copy_executable, words};
 use crate::harness::rig::exec::{
     Libc, MODES, ProgramRig, ServerRig, built_library, compiled_server, exec_args,
     header_waiter_pid, v2,
 };
 use crate::harness::rig::exec_notify::NotifyRig;
 
-/// A parent that ignores SIGXFSZ lets the program see EFBIG instead (setrlimit(2)).
+/// With SIGXFSZ ignored a write fails with EFBIG (setrlimit(2)), with SIGPIPE, as systemd starts services, with EPIPE. A shell
+/// ignores none.
 #[test]
 fn program_ignores_the_signals_that_its_parent_ignores() {
-    let ignoring = ["sh", "-c", "trap '' XFSZ; exec \"$@\"", "sh", BINARY];
     let program = ["grep", "SigIgn:", "/proc/self/status"];
-    let args = exec_args(&["--trust=any"], &program);
-    let printed = stdout_text(&Peername::run_with_input(
-        &Host::new(),
-        &ignoring,
-        &args,
-        "",
-    ));
-    let mask = printed.split_whitespace().last().expect("a mask");
-    let ignored = u64::from_str_radix(mask, 16).expect("hexadecimal");
-    assert_ne!(ignored & (1 << (Signal::XFSZ.as_raw() - 1)), 0, "{printed}");
+    let parent = "import os, signal, sys
+for name in 'SIGXFSZ', 'SIGPIPE', 'SIGCHLD': signal.signal(getattr(signal, name), getattr(signal, sys.argv[1]))
+os.execvp(sys.argv[2], sys.argv[2:])";
+    let ignored = |command: &str, disposition: &str| {
+        let parent = ["/usr/bin/python3", "-c", parent, disposition, BINARY];
+        let args = [&words(command)[..], &["--"], &program].concat();
+        let printed = stdout_text(&Peername::run_with_input(&Host::new(), &parent, &args, ""));
+        let mask = printed.split_whitespace().last().expect("a mask");
+        let mask = u64::from_str_radix(mask, 16).expect("hexadecimal");
+        [Signal::XFSZ, Signal::PIPE, Signal::CHILD].map(|signal| mask >> (signal.as_raw() - 1) & 1)
+    };
+    built_library();
+    for command in [
+        "exec --mode=preload --trust=any",
+        "exec --mode=notify --trust=any",
+        "exec --mode=netns --trust=any --ports=8443",
+        "exec --connect",
+        "jail -q",
+        "jail -q --fail-on-deny",
+    ] {
+        assert_eq!(ignored(command, "SIG_IGN"), [1; 3], "{command}");
+        assert_eq!(ignored(command, "SIG_DFL"), [0; 3], "{command}");
+    }
 }
 
 /// The exit code and the fatal signal are the program's own, and the header waiter is not a child of the program.

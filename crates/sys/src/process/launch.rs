@@ -1,6 +1,7 @@
 //! Replaces this process by a program (execve(2)), and has the exit codes for a failure.
 
 pub mod exit_code;
+mod inherited_signals;
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -23,8 +24,10 @@ pub struct ExecError {
 }
 
 /// Replaces this process by `command`, which keeps the process id, the parent, the terminal and every descriptor that is
-/// not close-on-exec; so the program's exit code is that of this process. Returns only if execve(2) fails.
+/// not close-on-exec; so the program's exit code is that of this process. The program ignores SIGPIPE and SIGCHLD if the parent
+/// of this process does. Returns only if execve(2) fails.
 pub fn become_program(mut command: Command) -> ExecError {
+    inherited_signals::restore_in(&mut command);
     let error = command.exec();
     let file = find(&command);
     let source = match error.kind() {
