@@ -96,7 +96,7 @@ agent_in_a_container_supervises_others() {
 pod_of_the_agent() {
     podman run --detach --name "$1-holder" "${usual[@]}" --volume "$STORAGE/$1:/held" localhost/agent \
         agent hold --holder=/held/agent.sock
-    podman run --detach --name "$1" "${usual[@]}" --volume "$STORAGE/$1:/held" --cap-add SYS_PTRACE --cap-add SYS_ADMIN \
+    podman run --detach --name "$1" "${usual[@]}" --volume "$STORAGE/$1:/held" --cap-add SYS_PTRACE --cap-add SYS_ADMIN --cap-add NET_ADMIN \
         localhost/agent agent --trust "$balancer" --holder=/held/agent.sock --on-takeover=wait --admin=unix:/held/admin.sock
 }
 

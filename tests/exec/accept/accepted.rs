@@ -59,6 +59,22 @@ fn listener_that_was_opened_before_is_refused_in_a_private_network() {
     }
 }
 
+/// As of a socket unit whose service has `PrivateNetwork=yes`.
+#[test]
+fn listener_of_another_network_is_refused_at_the_start() {
+    built_library();
+    for mode in ["preload", "notify"] {
+        for descriptor in ["0", "3", "5"] {
+            let printed = start_with(mode, descriptor, "8443", "foreign");
+            let error = format!("descriptor {descriptor} is a listener of another network");
+            assert!(printed.starts_with("exit 125"), "{mode}: {printed}");
+            assert!(printed.contains(&error), "{mode}: {printed}");
+        }
+        let printed = start_with(mode, "3", "25", "foreign");
+        assert!(printed.starts_with("exit 0"), "{mode}: {printed}");
+    }
+}
+
 /// Starts a program with this socket at this descriptor. Returns `exit CODE` and standard error.
 fn start_with(mode: &str, descriptor: &str, ports: &str, passed: &str) -> String {
     let mut command = Command::new("python3");

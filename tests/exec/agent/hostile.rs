@@ -129,22 +129,28 @@ impl Passed {
     }
 }
 
-/// A process of the container has a network of its own, and makes the first calls that a supervisor gets. The supervisor can wake the
-/// server's listener nevertheless.
+/// A process of the container has a network of its own, and makes the first calls that a supervisor gets, or is itself the server at
+/// a listener of the container. The supervisor can wake the listener nevertheless.
 #[test]
-fn supervisor_is_in_the_network_of_the_server_and_not_of_another_caller() {
-    let (agent, lab, scratch) = (Agent::start(&[]), Lab::new(), Scratch::new());
-    let script = scratch.write("sandboxed.py", include_str!("sandboxed.py"));
-    let container = Container::new("sandboxed", &scratch, agent.profile("default"));
-    let _server = container
-        .run(&lab.server, &["python3", "-u", &script])
-        .wait_listening(&[LISTEN_V4]);
-    assert_sees_late_header(&lab);
-    agent.process.signal(Signal::HUP);
-    agent.process.wait_logged("the policies were reloaded");
-    // Meanwhile the child calls.
-    thread::sleep(Duration::from_millis(300));
-    assert_sees_late_header(&lab);
+fn supervisor_is_in_the_network_of_the_listener_and_not_of_the_caller() {
+    for action in [None, Some("accept")] {
+        let (agent, lab, scratch) = (Agent::start(&[]), Lab::new(), Scratch::new());
+        let script = scratch.write("sandboxed.py", include_str!("sandboxed.py"));
+        let container = Container::new("sandboxed", &scratch, agent.profile("default"));
+        let program: Vec<_> = ["python3", "-u", &script]
+            .into_iter()
+            .chain(action)
+            .collect();
+        let _server = container
+            .run(&lab.server, &program)
+            .wait_listening(&[LISTEN_V4]);
+        assert_sees_late_header(&lab);
+        agent.process.signal(Signal::HUP);
+        agent.process.wait_logged("the policies were reloaded");
+        // Meanwhile the child calls.
+        thread::sleep(Duration::from_millis(300));
+        assert_sees_late_header(&lab);
+    }
 }
 
 /// The supervisor may read and write the memory also of processes that have changed their user or their namespaces.

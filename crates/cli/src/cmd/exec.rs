@@ -56,6 +56,14 @@ fn start(given: &Given<Args>) -> anyhow::Result<ExitCode> {
         ));
         return Ok(ExitCode::from(LAUNCHER_FAILED));
     }
+    if let Some(fd) = inherited::find_foreign_listener(&args.listener_policy)? {
+        write_line(format_args!(
+            "peername: descriptor {fd} is a listener of another network, as of a systemd socket whose service has \
+             PrivateNetwork=yes: from here its connections can't be served when their header is slow, nor be found once they are \
+             closed. Start the server in the listener's network"
+        ));
+        return Ok(ExitCode::from(LAUNCHER_FAILED));
+    }
     let judge = args.listener_policy.client_judge()?;
     let rules = TableRules {
         show_destination: args.dst,

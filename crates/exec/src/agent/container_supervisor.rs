@@ -1,9 +1,10 @@
 //! The supervisor of one container: a child process of the agent, in the container's network namespace.
 //!
 //! The runtime's message has the id of the container's first process, which another process may have by now. So the namespace
-//! is taken from the first thread that accepts from a listener which expects headers: as long as its call waits, the thread can't
-//! exit. Other calls are answered outside of the network: a sandbox within the container may have a network of its own, and from
-//! there no listener of the container could be woken, and none of its sockets be found.
+//! is taken from the first listener that expects headers and at which a thread accepts: a sandbox within the container may have a
+//! network of its own, and from there no listener of the container could be woken, and none of its sockets be found. Where the
+//! agent may not ask the listener (without CAP_NET_ADMIN there), the namespace is the thread's: as long as its call waits, the thread
+//! can't exit. Other calls are answered outside of the network.
 
 use std::os::fd::OwnedFd;
 
@@ -94,8 +95,8 @@ fn supervise(container: SupervisedContainer, policy: &AgentPolicy) -> Result<(),
     Ok(())
 }
 
-/// Moves this process into the network namespace of the first thread that accepts from a listener which expects headers. Returns
-/// whether there is such a thread.
+/// Moves this process into the network namespace of the first listener that expects headers and at which a thread accepts. Returns
+/// whether there is one.
 fn enter_network_of_first_accept(
     config: &SupervisorConfig,
     listener: &NotificationListener,
@@ -103,13 +104,16 @@ fn enter_network_of_first_accept(
     stop: &OwnedFd,
 ) -> Result<bool, SupervisorError> {
     let (mut has_entered_users, mut denial_log) = (false, DenialLog::default());
-    while let Some(HandedBackCall { call, denial }) =
-        notify::wait_first_accept(config, listener, inflight, stop)?
+    while let Some(HandedBackCall {
+        call,
+        denial,
+        network,
+    }) = notify::wait_first_accept(config, listener, inflight, stop)?
     {
         if call.tid == 0 {
             return Err(SupervisorError::ForeignPids);
         }
-        let network = NetworkNamespace::of_thread(call.tid);
+        let network = network.map_or_else(|| NetworkNamespace::of_thread(call.tid), Ok);
         let users = UserNamespace::of_process(call.tid);
         // If the call is over, the namespaces may be those of another thread.
         if !listener.is_pending(call.id) {

@@ -14,6 +14,7 @@ use peername_identity::{OPEN_CHANNEL, RefusalVerbosity, Table};
 use peername_sys::event::epoll::{Epoll, Interest};
 use peername_sys::process::fork;
 use peername_sys::process::limits::max_open_files;
+use peername_sys::process::namespace::NetworkNamespace;
 use peername_sys::process::pidfd::ThreadFd;
 use peername_sys::seccomp::{Notification, NotifiedCall, ThreadCache, has_no_process};
 use peername_sys::tcp::foreign_listener::ForeignListener;
@@ -73,6 +74,8 @@ pub(crate) struct HandedBackCall {
     /// Why this process may not access the calling process. `None` if the call is an accept(2) that expects headers, or its thread
     /// is in no PID namespace below this process's.
     pub(crate) denial: Option<SyscallError>,
+    /// The network of the listener of an accept(2), if this process may open it.
+    pub(crate) network: Option<NetworkNamespace>,
 }
 
 /// The result of serving an accept(2).
@@ -305,7 +308,7 @@ impl Supervisor {
 
     fn answer_call(&mut self, notification: &Notification, call: NotifiedCall, slot: InflightSlot) {
         let Notification { id, tid, .. } = *notification;
-        if tid == 0 && self.hands_back(notification) {
+        if tid == 0 && self.hands_back(notification, None) {
             return;
         }
         if notification.spare_arguments() == Some(OPEN_CHANNEL)
@@ -363,13 +366,14 @@ impl Supervisor {
     }
 
     /// Hands this call back if this process is outside of the container's network. Returns whether it does.
-    fn hands_back(&mut self, call: &Notification) -> bool {
+    fn hands_back(&mut self, call: &Notification, listener: Option<&ForeignListener>) -> bool {
         let Some(calls) = &mut self.handed_back else {
             return false;
         };
         calls.push(HandedBackCall {
             call: *call,
             denial: None,
+            network: listener.and_then(|listener| NetworkNamespace::of_socket(listener).ok()),
         });
         true
     }
@@ -392,7 +396,7 @@ impl Supervisor {
             self.supervised.calls.continue_syscall(notification.id);
             return None;
         };
-        if self.hands_back(notification) {
+        if self.hands_back(notification, Some(&listener_copy)) {
             return None;
         }
         // From now on the program ends with the supervisor.

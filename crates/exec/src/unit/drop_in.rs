@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use peername_observe::shell::quote;
 
 use super::sandbox::{SandboxSetting, missing_settings};
-use super::service_unit::{ServiceUnit, split_words};
+use super::service_unit::{ServiceUnit, parse_boolean, split_words};
 
 /// A drop-in; `Display` writes its text.
 #[derive(Debug)]
@@ -54,6 +54,12 @@ pub enum Unsuitable {
          itself accepts"
     )]
     Inetd(String),
+    /// The server gets a listener of another network.
+    #[error(
+        "{0} has a network of its own (PrivateNetwork=yes), and a socket unit opens its listener outside: from within, exec can't serve \
+         connections whose header is slow, nor find closed ones. Set PrivateNetwork=no"
+    )]
+    PrivateNetwork(String),
     /// The server has another root directory, or an image.
     #[error("{unit}: {key}={value}: `peername` and its library would have to be in that tree")]
     OtherRoot {
@@ -148,6 +154,30 @@ impl DropIn {
 
 fn word_set(line: &str) -> BTreeSet<&str> {
     line.split(' ').collect()
+}
+
+/// Refuses a unit that gets connections of its socket unit, or a listener of another network. The units are read below `root`.
+///
+/// # Errors
+///
+/// [`Unsuitable::Inetd`] for a template that a socket unit with `Accept=yes` starts: each instance gets a connection that systemd
+/// has accepted. [`Unsuitable::PrivateNetwork`].
+pub fn refuse_socket_unit(root: &Path, unit: &ServiceUnit) -> Result<(), Unsuitable> {
+    let name = unit.name.trim_end_matches(".service");
+    let socket_unit = |name: &str| ServiceUnit::read(root, &format!("{name}.socket"), "").ok();
+    let accepting = name.split_once('@').and_then(|(prefix, _)| {
+        let socket = socket_unit(prefix)?;
+        let accept = socket.list_in("Socket", "Accept");
+        parse_boolean(accept.last()?)
+    });
+    if accepting == Some(true) {
+        return Err(Unsuitable::Inetd(unit.name.clone()));
+    }
+    let is_private = unit.last("PrivateNetwork").and_then(parse_boolean) == Some(true);
+    if is_private && (!unit.list("Sockets").is_empty() || socket_unit(name).is_some()) {
+        return Err(Unsuitable::PrivateNetwork(unit.name.clone()));
+    }
+    Ok(())
 }
 
 fn refuse_unsuitable(unit: &ServiceUnit) -> Result<(), Unsuitable> {

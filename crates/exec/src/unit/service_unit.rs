@@ -203,7 +203,7 @@ fn alias_target(root: &Path, file: &Path) -> Option<String> {
 }
 
 /// Parses a boolean of a unit file (systemd.syntax(7)).
-pub fn parse_boolean(text: &str) -> Option<bool> {
+pub(super) fn parse_boolean(text: &str) -> Option<bool> {
     match text.to_ascii_lowercase().as_str() {
         "1" | "yes" | "y" | "true" | "t" | "on" => Some(true),
         "0" | "no" | "n" | "false" | "f" | "off" => Some(false),

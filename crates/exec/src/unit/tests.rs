@@ -296,6 +296,49 @@ fn servers_that_exec_does_not_reach_are_refused() {
     }
 }
 
+#[test]
+fn units_of_sockets_that_exec_can_not_serve_are_refused() {
+    let refusal = |name: &str, lines: &str, unit: &str| {
+        let root = Root::new()
+            .with_service("lib", name, lines)
+            .with("lib/systemd/system/a.socket", "[Socket]\nAccept=yes\n")
+            .with("lib/systemd/system/b.socket", "[Socket]\nListenStream=80\n");
+        let unit = root.read(unit).unwrap();
+        let refused = refuse_socket_unit(root.0.path(), &unit);
+        refused.err().map(|error| error.to_string())
+    };
+    for (name, unit, lines, reason) in [
+        ("a@.service", "a@1.service", "", Some("Accept=yes")),
+        ("b.service", "b.service", "", None),
+        ("b.service", "b.service", "PrivateNetwork=no", None),
+        (
+            "b.service",
+            "b.service",
+            "PrivateNetwork=yes",
+            Some("PrivateNetwork=yes"),
+        ),
+        ("c.service", "c.service", "PrivateNetwork=yes", None),
+        (
+            "c.service",
+            "c.service",
+            "PrivateNetwork=on\nSockets=b.socket",
+            Some("PrivateNetwork=yes"),
+        ),
+    ] {
+        let refused = refusal(name, lines, unit);
+        assert_eq!(
+            refused.is_some(),
+            reason.is_some(),
+            "{unit} {lines}: {refused:?}"
+        );
+        assert!(
+            refused
+                .unwrap_or_default()
+                .contains(reason.unwrap_or_default())
+        );
+    }
+}
+
 /// systemd would read the deny list after the drop-in's line, and take that line for a list of all that is allowed.
 #[test]
 fn later_drop_ins_that_undo_what_the_drop_in_adds_are_refused() {

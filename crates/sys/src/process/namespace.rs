@@ -42,6 +42,21 @@ impl NetworkNamespace {
         Ok(Self(file.call("open(/proc/TID/ns/net)")?.into()))
     }
 
+    /// Opens the namespace that a socket belongs to (SIOCGSKNS), which may be another than that of its process.
+    ///
+    /// # Errors
+    ///
+    /// EPERM without CAP_NET_ADMIN in that namespace.
+    pub fn of_socket(socket: impl AsFd) -> Result<Self> {
+        // SAFETY: the command takes no argument.
+        let fd = unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), SIOCGSKNS) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error()).call("ioctl(SIOCGSKNS)");
+        }
+        // SAFETY: the kernel has just made this descriptor for us alone.
+        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
     /// Whether the calling thread is in this namespace.
     pub fn is_current(&self) -> Result<bool> {
         let current = Self::current()?;
@@ -308,6 +323,8 @@ impl UserNamespace {
 /// From `linux/nsfs.h`.
 const NS_GET_PARENT: libc::Ioctl = 0xb702;
 const NS_GET_USERNS: libc::Ioctl = 0xb701;
+/// `linux/sockios.h`, since Linux 4.10.
+const SIOCGSKNS: libc::Ioctl = 0x894c;
 
 fn write(path: &'static str, text: &str) -> Result<()> {
     fs::write(path, text).call(path)

@@ -91,7 +91,8 @@ fn serve(given: &Given<Serve>) -> anyhow::Result<ExitCode> {
     } = listen(args).map_err(|error| advise_on_permission(error, NOT_ROOT))?;
     let needed = CapabilitySet::SYS_PTRACE | CapabilitySet::SYS_ADMIN;
     if is_effective(needed) {
-        keep_only(needed)?;
+        // Without CAP_NET_ADMIN a listener's network can't be asked for.
+        keep_only(needed | CapabilitySet::NET_ADMIN)?;
     }
     let liveness = match admin {
         Some(liveness) => liveness,

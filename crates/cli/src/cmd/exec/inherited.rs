@@ -27,6 +27,22 @@ pub(super) fn find_connection(policy: &ListenerPolicyArgs) -> Result<Option<RawF
     })
 }
 
+/// Finds a TCP socket that listens or may listen later on one of the covered ports in another network namespace than this
+/// process's, as of a socket unit whose service has `PrivateNetwork=yes`: the supervisor could not wake that listener, nor find its
+/// closed connections.
+///
+/// # Errors
+///
+/// ENOENT without /proc; EMFILE.
+pub(super) fn find_foreign_listener(policy: &ListenerPolicyArgs) -> Result<Option<RawFd>> {
+    let own = socket_info::current_netns_cookie();
+    find(|_, socket| {
+        is_tcp_without_peer(socket)
+            && local_addr(socket).is_ok_and(|addr| policy.covers(addr.port()))
+            && socket_info::netns_cookie(socket) != own
+    })
+}
+
 /// Finds a socket at which the program could get clients: a TCP socket that listens or may listen later, or a UDP socket.
 ///
 /// # Errors

@@ -12,8 +12,8 @@ use peername_daemon::options::Given;
 use peername_daemon::usage::UsageError;
 use peername_daemon::usage::error_text::advise_on_permission;
 use peername_exec::library::Library;
-use peername_exec::unit::drop_in::{DropIn, FILE_NAME, Launcher, Unsuitable, has_mark};
-use peername_exec::unit::service_unit::{ServiceUnit, parse_boolean};
+use peername_exec::unit::drop_in::{DropIn, FILE_NAME, Launcher, has_mark, refuse_socket_unit};
+use peername_exec::unit::service_unit::ServiceUnit;
 use peername_observe::shell::quote;
 use peername_sys::process::stderr::write_line;
 
@@ -37,7 +37,7 @@ pub(super) fn run(given: &Given<Args>, name: &str) -> anyhow::Result<ExitCode> {
     }
     let unit = unit?;
     let path = drop_in_path(&unit.name);
-    refuse_accepting_socket(&unit)?;
+    refuse_socket_unit(Path::new("/"), &unit)?;
     if args.unit.check {
         let launcher = launcher(given)?;
         if !launcher.options.is_empty() {
@@ -98,21 +98,6 @@ fn drop_in_path(unit: &str) -> PathBuf {
     Path::new("/etc/systemd/system")
         .join(format!("{unit}.d"))
         .join(FILE_NAME)
-}
-
-/// Refuses a template that a socket unit with `Accept=yes` starts: each instance gets a connection that systemd has accepted.
-fn refuse_accepting_socket(unit: &ServiceUnit) -> anyhow::Result<()> {
-    let Some((prefix, _)) = unit.name.split_once('@') else {
-        return Ok(());
-    };
-    let Ok(socket) = ServiceUnit::read(Path::new("/"), &format!("{prefix}.socket"), "") else {
-        return Ok(());
-    };
-    let accept = socket.list_in("Socket", "Accept");
-    match accept.last().copied().and_then(parse_boolean) {
-        Some(true) => Err(Unsuitable::Inetd(unit.name.clone()).into()),
-        _ => Ok(()),
-    }
 }
 
 /// Refuses options that would keep the unit from starting.

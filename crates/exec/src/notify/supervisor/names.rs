@@ -32,6 +32,7 @@ impl Supervisor {
                 handed_back.push(HandedBackCall {
                     call: *call,
                     denial: Some(error),
+                    network: None,
                 });
                 return None;
             }
