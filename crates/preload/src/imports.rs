@@ -22,12 +22,30 @@ use peername_preload_common::next_functions;
 /// Another library's constructor may call it before this library is initialised ([`find_functions`]). Then the call is no
 /// cancellation point.
 pub(crate) fn accept4(listener: c_int, flags: c_int) -> Result<(c_int, RawAddress)> {
+    make_cancelable(|| kernel::accept4(listener, flags))
+}
+
+/// Waits at most `nanoseconds` until the listener has a connection. A cancellation point, as [`accept4`].
+///
+/// # Errors
+///
+/// EAGAIN after that time, EINTR after a signal.
+pub(crate) fn wait_acceptable(listener: c_int, nanoseconds: i64) -> Result<()> {
+    match make_cancelable(|| kernel::poll_readable(listener, nanoseconds)) {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(Errno::EAGAIN),
+        Err(error) => Err(error),
+    }
+}
+
+/// Makes a system call in which pthread_cancel(3) takes effect.
+fn make_cancelable<T>(call: impl FnOnce() -> Result<T>) -> Result<T> {
     let previous = set_cancel_type(ASYNCHRONOUS);
-    let accepted = kernel::accept4(listener, flags);
+    let result = call();
     if let Some(previous) = previous {
         set_cancel_type(previous);
     }
-    accepted
+    result
 }
 
 /// pthread_setcanceltype(3). Returns the previous type, or `None` where the C library has no threads.

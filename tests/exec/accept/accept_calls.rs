@@ -100,12 +100,23 @@ fn so_peername_returns_the_client() {
     assert_eq!(shown, expected);
 }
 
-/// As without peername, SO_RCVTIMEO of the listener limits the wait in accept(2).
+/// As without peername, SO_RCVTIMEO of the listener limits the wait in accept(2). Connections that are refused meanwhile do not
+/// prolong it.
 #[test]
 fn accept_waits_no_longer_than_the_receive_timeout() {
     for mode in MODES {
         let program = ProgramRig::with_mode(mode, &[], &python(TIMING_OUT));
         program.process.wait_printed("EAGAIN after 1 s");
+        let before = program.process.count_logged("EAGAIN");
+        for _ in 0..10 {
+            Conn::assert_reset(&program.lab.balancer, LISTEN_V4, b"no header\r\n");
+            std::thread::sleep(Duration::from_millis(300));
+        }
+        let log = program.process.log();
+        assert!(
+            program.process.count_logged("EAGAIN") > before,
+            "{mode}: {log}"
+        );
         let client = fresh_client_v4();
         let conn = Conn::connect_and_send(&program.lab.balancer, LISTEN_V4, &v2(client));
         assert_eq!(conn.recv_text_to_end(), client.to_string());

@@ -132,6 +132,8 @@ unsafe impl Plain for i32 {}
 unsafe impl Plain for u64 {}
 // SAFETY: integers.
 unsafe impl Plain for [i32; 2] {}
+// SAFETY: integers.
+unsafe impl Plain for [i64; 2] {}
 
 /// getsockopt(2).
 pub fn get_option<T: Plain>(fd: c_int, level: c_int, option: c_int) -> Result<T> {
@@ -185,18 +187,35 @@ pub fn connect(fd: c_int, address: &[u8]) -> Result<()> {
     unsafe { syscall!(Sysno::connect, fd, address.as_ptr(), address.len()) }.map(drop)
 }
 
-/// Waits at most `milliseconds` (less than a second) until the descriptor is readable. Returns whether it is.
+/// Waits at most `milliseconds` until the descriptor is readable. Returns whether it is.
 pub fn wait_readable(fd: c_int, milliseconds: i64) -> bool {
+    poll_readable(fd, milliseconds.saturating_mul(1_000_000)) == Ok(true)
+}
+
+/// Waits at most `nanoseconds` until the descriptor is readable (ppoll(2)). Returns whether it is.
+///
+/// # Errors
+///
+/// EINTR after a signal.
+pub fn poll_readable(fd: c_int, nanoseconds: i64) -> Result<bool> {
     let mut poll = Poll {
         fd,
         events: POLLIN,
         returned: 0,
     };
-    let nanoseconds = milliseconds.saturating_mul(1_000_000);
-    let timeout = [0_i64, nanoseconds.min(999_999_999)];
+    let timeout = [nanoseconds / SECOND, nanoseconds % SECOND];
     let (poll_at, timeout_at) = (&raw mut poll, &raw const timeout);
     // SAFETY: one pollfd, which the kernel writes, one timespec, which it may, and no signal mask.
-    unsafe { syscall!(Sysno::ppoll, poll_at, 1, timeout_at, 0, 0) }.is_ok_and(|n| n > 0)
+    unsafe { syscall!(Sysno::ppoll, poll_at, 1, timeout_at, 0, 0) }.map(|n| n > 0)
+}
+
+/// The time of CLOCK_MONOTONIC (clock_gettime(2)) in nanoseconds.
+pub fn monotonic_time() -> i64 {
+    let mut time = [0_i64; 2];
+    // SAFETY: the kernel writes one timespec. The clock exists, so the call can't fail.
+    let _ = unsafe { syscall!(Sysno::clock_gettime, CLOCK_MONOTONIC, &raw mut time) };
+    let [seconds, nanoseconds] = time;
+    seconds.saturating_mul(SECOND).saturating_add(nanoseconds)
 }
 
 /// Whether the open socket is non-blocking (O_NONBLOCK).
@@ -255,6 +274,9 @@ struct Poll {
 }
 
 const POLLIN: i16 = 1;
+const CLOCK_MONOTONIC: c_int = 1;
+/// A second in nanoseconds.
+const SECOND: i64 = 1_000_000_000;
 const F_GETFL: usize = 3;
 const F_SETFL: usize = 4;
 const SIGABRT: c_int = 6;

@@ -69,6 +69,15 @@ impl Socket {
         wanted.is_some_and(|wanted| kernel::receive(self.0, wanted, MSG_DONTWAIT) == Ok(len))
     }
 
+    /// The receive timeout (SO_RCVTIMEO, socket(7)), which is the timeout of accept(2), in nanoseconds. `None` if there is none,
+    /// and for a non-blocking socket.
+    pub fn receive_timeout(self) -> Option<i64> {
+        let [seconds, microseconds] = kernel::get_option(self.0, SOL_SOCKET, SO_RCVTIMEO).ok()?;
+        let timeout = i64::saturating_mul(seconds, 1_000_000_000)
+            .saturating_add(i64::saturating_mul(microseconds, 1000));
+        (timeout > 0 && kernel::is_nonblocking(self.0) == Ok(false)).then_some(timeout)
+    }
+
     /// Waits at most `milliseconds` until `bytes` bytes have been received, or the stream has ended (SO_RCVLOWAT,
     /// socket(7), which is set back to the program's own value).
     pub fn wait_received(self, bytes: usize, milliseconds: i64) {
@@ -116,6 +125,7 @@ const SOL_TCP: c_int = 6;
 const TCP_DEFER_ACCEPT: c_int = 9;
 const SO_LINGER: c_int = 13;
 const SO_RCVLOWAT: c_int = 18;
+const SO_RCVTIMEO: c_int = 20;
 const SO_PROTOCOL: c_int = 38;
 const SO_COOKIE: c_int = 57;
 const SO_NETNS_COOKIE: c_int = 71;
