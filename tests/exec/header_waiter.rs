@@ -16,7 +16,7 @@ use crate::harness::conn::Conn;
 use crate::harness::lab::{Lab, Process, Scratch, python, wait_until};
 use crate::harness::peername::BINARY;
 use crate::harness::rig::exec::{
-    MODES, ProgramRig, ServerRig, exec_args, header_waiter_pid, v1, v2,
+    MODES, ProgramRig, ServerRig, exec_args, header_waiter_pid, mapped_ipv6, v1, v2,
 };
 use crate::harness::rig::exec_notify::cpu_ticks;
 
@@ -141,6 +141,22 @@ fn another_program_at_the_port_is_not_woken() {
             .wait_logged("gets no connection of this host");
         drop(same_address);
         served.process.wait_printed(&format!("accepted {client}"));
+    }
+}
+
+/// An IPv6 socket that is bound to ::ffff:0.0.0.0 listens at all addresses of IPv4.
+#[test]
+fn listener_at_all_mapped_addresses_serves_slow_headers() {
+    for mode in MODES {
+        let program = ["/usr/bin/python3", "-uc", SHARED_PORT, "::ffff:0.0.0.0"];
+        let served = ProgramRig::with_mode(mode, &[], &program);
+        let client = fresh_client_v4();
+        let half = &v2(client)[..20];
+        let slow = Conn::connect_and_send(&served.lab.balancer, LISTEN_V4, half);
+        slow.assert_stays_open(Duration::from_millis(50));
+        slow.send(&v2(client)[20..]);
+        let shown = mapped_ipv6(client);
+        served.process.wait_printed(&format!("accepted {shown}"));
     }
 }
 

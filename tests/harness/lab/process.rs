@@ -338,11 +338,12 @@ fn field_value(field: &str, status: &str) -> String {
 
 /// Whether a listener accepts connections to this address.
 fn covers(listener: SocketAddr, wanted: SocketAddr) -> bool {
-    // A listener on `::` accepts IPv4, too.
-    let is_family_served = listener.is_ipv6() || wanted.is_ipv4();
-    let wildcard = listener.ip().is_unspecified() && is_family_served;
     // An IPv6 socket may be bound to an IPv4-mapped address.
-    listener.port() == wanted.port() && (wildcard || listener.ip().to_canonical() == wanted.ip())
+    let ip = listener.ip().to_canonical();
+    // A listener on `::` accepts IPv4, too.
+    let is_family_served = ip.is_ipv6() || wanted.is_ipv4();
+    let wildcard = ip.is_unspecified() && is_family_served;
+    listener.port() == wanted.port() && (wildcard || ip == wanted.ip())
 }
 
 /// The listening TCP sockets of a process's network namespace.

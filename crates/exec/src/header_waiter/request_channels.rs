@@ -258,9 +258,9 @@ fn is_accepted_from(listener: &ForeignListener, connection: &ForeignFd) -> bool 
     let Ok(local) = local_addr(connection) else {
         return false;
     };
-    let (local_ip, listener_ip) = (local.ip().to_canonical(), at.addr.ip());
-    let is_listeners = local.port() == at.addr.port()
-        && (listener_ip.is_unspecified() || listener_ip.to_canonical() == local_ip);
+    let (local_ip, listener_ip) = (local.ip().to_canonical(), at.addr.ip().to_canonical());
+    let is_listeners =
+        local.port() == at.addr.port() && (listener_ip.is_unspecified() || listener_ip == local_ip);
     is_listeners || is_transparent(listener).unwrap_or(false)
 }
 
