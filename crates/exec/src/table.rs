@@ -162,11 +162,12 @@ impl TableRules {
     ///
     /// # Errors
     ///
-    /// An error of getrandom(2): without a secret every call could bypass the supervisor.
+    /// An error of getrandom(2): without secrets every call could bypass the supervisor, and a client be taken for a wake-up.
     pub(crate) fn write_to(&self, settings: Settings<'_>) -> peername_sys::Result<()> {
-        let pass = random::words()?;
+        let [pass @ .., first, second] = random::words::<4>()?;
         settings.ports().clear();
         settings.clear_wakeup_ports();
+        settings.set_wakeup_secret([first, second]);
         for &port in &self.ports {
             settings.ports().insert(port);
         }

@@ -1,7 +1,7 @@
 //! The memory layout of the table.
 //!
 //! ```text
-//! settings   FIXED_WORDS words, ports, both sets of wake-up ports, networks, refusals, stand-ins
+//! settings   FIXED_WORDS words, ports, the sets of wake-up ports, networks, refusals, stand-ins
 //! keys       one word per slot: 0 free, BUSY while written, else the socket's key ([`crate::SocketKey`])
 //! values     VALUE_WORDS words per slot
 //! ```
@@ -17,7 +17,8 @@ use crate::port_set::PortSet;
 pub(crate) struct Parts<'m> {
     pub(crate) fixed: &'m [AtomicU64; FIXED_WORDS],
     pub(crate) ports: &'m [AtomicU64; PortSet::WORDS],
-    pub(crate) loopback_wakeup_ports: &'m [AtomicU64; PortSet::WORDS],
+    pub(crate) loopback_v4_wakeup_ports: &'m [AtomicU64; PortSet::WORDS],
+    pub(crate) loopback_v6_wakeup_ports: &'m [AtomicU64; PortSet::WORDS],
     pub(crate) own_wakeup_ports: &'m [AtomicU64; PortSet::WORDS],
     pub(crate) networks: &'m [[AtomicU64; NETWORK_WORDS]],
     pub(crate) refusals: &'m [[AtomicU64; REFUSAL_WORDS]],
@@ -32,7 +33,8 @@ impl<'m> Parts<'m> {
         let (settings, rest) = words.split_at_checked(SETTINGS_WORDS)?;
         let (fixed, settings) = settings.split_first_chunk()?;
         let (ports, settings) = settings.split_first_chunk()?;
-        let (loopback_wakeup_ports, settings) = settings.split_first_chunk()?;
+        let (loopback_v4_wakeup_ports, settings) = settings.split_first_chunk()?;
+        let (loopback_v6_wakeup_ports, settings) = settings.split_first_chunk()?;
         let (own_wakeup_ports, settings) = settings.split_first_chunk()?;
         let (networks, settings) = settings.split_at_checked(NETWORK_WORDS * MAX_NETWORKS)?;
         let (refusals, stand_ins) = settings.split_last_chunk::<MAX_STAND_INS>()?;
@@ -46,7 +48,8 @@ impl<'m> Parts<'m> {
         fits.then_some(Self {
             fixed,
             ports,
-            loopback_wakeup_ports,
+            loopback_v4_wakeup_ports,
+            loopback_v6_wakeup_ports,
             own_wakeup_ports,
             networks,
             refusals,
@@ -84,7 +87,7 @@ pub(crate) const MAX_STAND_INS: usize = 1024;
 /// each other each time.
 pub(crate) const STAND_IN_WAYS: usize = 4;
 const SETTINGS_WORDS: usize = FIXED_WORDS
-    + 3 * PortSet::WORDS
+    + 4 * PortSet::WORDS
     + NETWORK_WORDS * MAX_NETWORKS
     + MAX_REFUSALS * REFUSAL_WORDS
     + MAX_STAND_INS;

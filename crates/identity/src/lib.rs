@@ -53,6 +53,7 @@ mod socket_family;
 mod socket_key;
 mod table;
 mod waiter_request;
+mod wakeup;
 
 pub use counts::Counts;
 pub use gauge::{Gauge, RefusalVerbosity};
@@ -67,3 +68,4 @@ pub use socket_family::{as_socket_family, pseudo_v4};
 pub use socket_key::{SocketKey, SocketListing, SocketQueries};
 pub use table::{Identity, NotStored, OccupiedSlot, Table};
 pub use waiter_request::{OPEN_CHANNEL, WaiterRequest};
+pub use wakeup::WAKEUP_SECRET_LEN;

@@ -4,7 +4,7 @@
 //! starts. Otherwise only the counters, the gauges and the ports of wake-up connections change. They are in the table and not
 //! in environment variables, which any program passes on, prints and edits.
 
-use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use core::net::IpAddr;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use peername_proto::{HeaderPolicy, SourcePolicy};
@@ -215,30 +215,6 @@ impl<'m> Settings<'m> {
         PortSet::new(self.0.ports)
     }
 
-    /// The source ports of the header waiter's wake-up connections from this address. There is a set for 127.0.0.1 and ::1, and
-    /// one for the others: a client of this host at an address of its own may have the port of a wake-up from loopback.
-    pub fn wakeup_ports(self, source: IpAddr) -> PortSet<'m> {
-        PortSet::new(if is_loopback_source(source) {
-            self.0.loopback_wakeup_ports
-        } else {
-            self.0.own_wakeup_ports
-        })
-    }
-
-    /// Removes every port of a wake-up connection: those of an earlier supervisor, whose connections are closed.
-    pub fn clear_wakeup_ports(self) {
-        PortSet::new(self.0.loopback_wakeup_ports).clear();
-        PortSet::new(self.0.own_wakeup_ports).clear();
-    }
-
-    /// Whether a connection from `peer` to `local_ip` is one of the header waiter's wake-up connections: it comes from one of
-    /// their ports, and from 127.0.0.1, ::1 or the address that it goes to. A program of this host can have the port at any
-    /// other address of 127.0.0.0/8.
-    pub fn is_wakeup(self, peer: SocketAddr, local_ip: impl FnOnce() -> Option<IpAddr>) -> bool {
-        self.wakeup_ports(peer.ip()).contains(peer.port())
-            && (is_loopback_source(peer.ip()) || local_ip() == Some(peer.ip()))
-    }
-
     /// Whether a listener on this port expects headers.
     pub fn covers(self, port: u16) -> bool {
         self.has(ALL_PORTS) || self.ports().contains(port)
@@ -319,11 +295,11 @@ impl<'m> Settings<'m> {
         self.get(FLAGS) & flag != 0
     }
 
-    fn get(self, index: usize) -> u64 {
+    pub(crate) fn get(self, index: usize) -> u64 {
         self.word(index).load(Ordering::Relaxed)
     }
 
-    fn set(self, index: usize, value: u64) {
+    pub(crate) fn set(self, index: usize, value: u64) {
         self.word(index).store(value, Ordering::Relaxed);
     }
 
@@ -335,10 +311,10 @@ impl<'m> Settings<'m> {
 }
 
 /// `peernam`, then the version of the layout: a library of another version does not use the table.
-const MAGIC_VALUE: u64 = u64::from_be_bytes(*b"peernam\x0a");
+const MAGIC_VALUE: u64 = u64::from_be_bytes(*b"peernam\x0b");
 
 // The indices of the fixed words. The counters follow UNREAD. The gauges (`crate::gauge`) begin behind the counters, and
-// LISTING and MULTIPATH are among them.
+// LISTING and MULTIPATH are among them; the secret of wake-up connections follows.
 const MAGIC: usize = 0;
 const FLAGS: usize = 1;
 pub(crate) const USED: usize = 2;
@@ -356,6 +332,8 @@ const LISTING: usize = 40;
 const MULTIPATH: usize = 41;
 /// The first counter; one word each, up to the first gauge ([`crate::gauge`]).
 const FIRST_COUNTER: usize = 13;
+pub(crate) const WAKEUP_FIRST: usize = 43;
+pub(crate) const WAKEUP_SECOND: usize = 44;
 
 // The bits of the word FLAGS.
 const HEADER_REQUIRED: u64 = 1;
@@ -364,40 +342,3 @@ const SHOW_DESTINATION: u64 = 1 << 2;
 const JUDGED_BY_WAITER: u64 = 1 << 3;
 const STRICT_HEADERS: u64 = 1 << 4;
 const REQUIRE_CLIENT: u64 = 1 << 5;
-
-/// Whether this is one of the two loopback addresses that wake-up connections come from.
-fn is_loopback_source(ip: IpAddr) -> bool {
-    let ip = ip.to_canonical();
-    ip == Ipv4Addr::LOCALHOST || ip == Ipv6Addr::LOCALHOST
-}
-
-#[cfg(test)]
-mod tests {
-    use core::net::{IpAddr, Ipv4Addr};
-
-    use crate::{Table, zeroed_memory};
-
-    #[test]
-    fn wakeup_connections_come_from_loopback_or_from_where_they_go_to() {
-        let memory = zeroed_memory(64);
-        let settings = Table::new(&memory).unwrap().settings();
-        let is_wakeup = |peer: &str, local_ip: &str| {
-            settings.is_wakeup(peer.parse().unwrap(), || local_ip.parse().ok())
-        };
-        let insert = |source: IpAddr| settings.wakeup_ports(source).insert(4711);
-        assert!(insert(Ipv4Addr::LOCALHOST.into()));
-        assert!(!is_wakeup("127.0.0.2:4711", "127.0.0.2"));
-        assert!(insert(Ipv4Addr::new(192, 0, 2, 1).into()));
-        assert!(is_wakeup("127.0.0.1:4711", "192.0.2.1"));
-        assert!(is_wakeup("[::ffff:127.0.0.1]:4711", "::ffff:192.0.2.1"));
-        assert!(is_wakeup("[::1]:4711", "2001:db8::1"));
-        assert!(is_wakeup("[fe80::1]:4711", "fe80::1"));
-        assert!(is_wakeup("127.0.0.2:4711", "127.0.0.2"));
-        assert!(!is_wakeup("127.0.0.2:4711", "127.0.0.1"));
-        assert!(!is_wakeup("127.0.0.1:4712", "127.0.0.1"));
-        assert!(!is_wakeup("192.0.2.2:4711", "192.0.2.1"));
-        settings.clear_wakeup_ports();
-        assert!(insert(Ipv4Addr::LOCALHOST.into()));
-        assert!(insert(Ipv4Addr::new(192, 0, 2, 1).into()));
-    }
-}

@@ -5,7 +5,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use peername_identity::{
     Counter, HeaderAddresses, HeaderCheck, Identity, NotStored, Peeked, Refusal, SocketQueries,
-    Step, Table, WaiterRequest, as_socket_family,
+    Step, Table, WAKEUP_SECRET_LEN, WaiterRequest, as_socket_family,
 };
 use peername_preload_common::address::RawAddress;
 use peername_preload_common::kernel::{self, Endpoint, Errno, Result};
@@ -134,13 +134,12 @@ impl Arrival<'_> {
         let Some(origin) = self.origin() else {
             return Ok(Some((self.socket, self.address)));
         };
-        let local_ip = || self.socket.local().map(|local| local.ip());
-        if self.table.settings().is_wakeup(origin.peer, local_ip) {
+        let mut buffer = [0; PEEK_BUFFER];
+        let (check, step) = self.check_header(origin.peer, &mut buffer);
+        if !matches!(step, Step::Store { .. }) && self.is_wakeup(origin.peer) {
             self.socket.close();
             return take_ready(self.table, self.listener, self.flags);
         }
-        let mut buffer = [0; PEEK_BUFFER];
-        let (check, step) = self.check_header(origin.peer, &mut buffer);
         let settings = self.table.settings();
         Ok(match step {
             // The header waiter has the lists of clients. A peer without a header is the client itself.
@@ -187,11 +186,19 @@ impl Arrival<'_> {
         })
     }
 
+    /// Whether this is one of the header waiter's wake-up connections, which have no header.
+    fn is_wakeup(&self, peer: SocketAddr) -> bool {
+        let mut received = [0; WAKEUP_SECRET_LEN];
+        let peeked = self.peek(&mut received);
+        let local_ip = || self.socket.local().map(|local| local.ip());
+        self.table.settings().is_wakeup(peeked, peer, local_ip)
+    }
+
     /// Runs the header check up to the step that decides what becomes of the connection.
     fn check_header(&self, peer: SocketAddr, buffer: &mut [u8]) -> (HeaderCheck, Step) {
         let (check, mut step) = HeaderCheck::start(self.table.settings(), peer);
         if step == Step::Peek {
-            step = self.peek(check, buffer);
+            step = check.peeked(self.peek(buffer));
         }
         if standalone::is_standalone() {
             step = self.wait_standalone(check, buffer, step);
@@ -202,11 +209,11 @@ impl Arrival<'_> {
         (check, step)
     }
 
-    fn peek(&self, check: HeaderCheck, buffer: &mut [u8]) -> Step {
-        check.peeked(match self.socket.peek(buffer) {
+    fn peek<'b>(&self, buffer: &'b mut [u8]) -> Peeked<'b> {
+        match self.socket.peek(buffer) {
             Ok(Some(n)) => Peeked::Bytes(buffer.get(..n).unwrap_or_default()),
             Ok(None) | Err(_) => Peeked::Closed,
-        })
+        }
     }
 
     /// Waits for the rest of a header inside accept(2), for [`standalone::MAX_WAITS`] at most. A peer that has sent nothing
@@ -218,7 +225,7 @@ impl Arrival<'_> {
                 return step;
             };
             self.socket.wait_received(bytes, standalone::WAIT_MS);
-            step = self.peek(check, buffer);
+            step = check.peeked(self.peek(buffer));
         }
         match step {
             Step::Wait(_) if self.socket.peek(buffer) == Ok(Some(0)) => {

@@ -212,7 +212,8 @@ fn drive(
     }
 }
 
-fn peek<'b>(connection: BorrowedFd<'_>, buffer: &'b mut [u8]) -> Peeked<'b> {
+/// Peeks at the first bytes that a connection has received.
+pub(crate) fn peek<'b>(connection: BorrowedFd<'_>, buffer: &'b mut [u8]) -> Peeked<'b> {
     match stream::peek(connection, buffer) {
         Ok(0) => Peeked::Closed,
         Ok(n) => Peeked::Bytes(buffer.get(..n).unwrap_or_default()),

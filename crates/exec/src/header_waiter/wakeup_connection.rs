@@ -1,17 +1,17 @@
 //! The wake-up connection: makes a listener readable although no client has connected.
 //!
-//! The library and the supervisor recognise it by its source ([`peername_identity::Settings::is_wakeup`]). Its port is listed in
-//! the table for as long as the connection is open; no other process can have that port at that address, and no other wake-up
-//! connection of its kind (from loopback, from own addresses) has it at another address. One byte is sent, because a listener
-//! with TCP_DEFER_ACCEPT does not show a silent connection. Closing the connection with that byte unread resets it, so nothing
-//! stays in TIME_WAIT.
+//! The library and the supervisor recognise it by the secret that it sends, and before that by its source
+//! ([`peername_identity::Settings::is_wakeup`]). Its port is listed in the table for as long as the connection is open; no other
+//! process can have that port at that address, and no other wake-up connection of its kind (from 127.0.0.1, ::1, own addresses)
+//! has it at another address. A listener with TCP_DEFER_ACCEPT does not show a silent connection. Closing the connection with the
+//! secret unread resets it, so nothing stays in TIME_WAIT.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use peername_identity::{PortSet, Settings};
+use peername_identity::{PortSet, Settings, WAKEUP_SECRET_LEN};
 use peername_sys::event::epoll::{Interest, Readiness};
 use peername_sys::netlink::is_delivered_locally;
 use peername_sys::socket::is_ipv6_only;
@@ -30,8 +30,9 @@ pub(super) struct WakeupConnection {
     pub(super) socket: TcpStream,
     pub(super) listener: ListenerAddr,
     pub(super) opened_at: Instant,
-    /// Whether the byte was sent, which needs an established connection.
-    is_byte_sent: bool,
+    secret: [u8; WAKEUP_SECRET_LEN],
+    /// Whether the secret was sent, which needs an established connection.
+    is_secret_sent: bool,
 }
 
 /// A port that is listed in the table, until it is dropped.
@@ -80,11 +81,12 @@ impl WakeupConnection {
             socket,
             listener,
             opened_at: Instant::now(),
-            is_byte_sent: false,
+            secret: settings.wakeup_secret().unwrap_or_default(),
+            is_secret_sent: false,
         };
         // On the same host the connection is established or refused by now.
         wakeup.check_error()?;
-        wakeup.send_byte();
+        wakeup.send_secret();
         Ok(wakeup)
     }
 
@@ -97,17 +99,17 @@ impl WakeupConnection {
 
     /// Whether the listener's host has answered.
     pub(super) fn is_established(&self) -> bool {
-        self.is_byte_sent
+        self.is_secret_sent
     }
 
     /// Whether the listener has not answered for a while.
     pub(super) fn is_long_unanswered(&self, now: Instant) -> bool {
-        !self.is_byte_sent && self.opened_at + UNANSWERED_AFTER <= now
+        !self.is_secret_sent && self.opened_at + UNANSWERED_AFTER <= now
     }
 
     /// The event to wait for next.
     pub(super) fn interest(&self) -> Interest {
-        if self.is_byte_sent {
+        if self.is_secret_sent {
             Interest::Readable
         } else {
             // The accept backlog is full, and the kernel retries the SYN.
@@ -121,15 +123,15 @@ impl WakeupConnection {
     ///
     /// Those of [`WakeupConnection::open`], if it was not established at once; ETIMEDOUT without an answer.
     pub(super) fn drive(&mut self, event: Readiness) -> Result<bool> {
-        if !self.is_byte_sent {
+        if !self.is_secret_sent {
             self.check_error()?;
-            self.send_byte();
+            self.send_secret();
         }
         Ok(!(event.readable || event.read_closed || event.hung_up))
     }
 
-    fn send_byte(&mut self) {
-        self.is_byte_sent |= stream::send(&self.socket, b"!").is_ok();
+    fn send_secret(&mut self) {
+        self.is_secret_sent |= stream::send(&self.socket, &self.secret).is_ok();
     }
 }
 

@@ -4,7 +4,7 @@ use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 
-use peername_identity::Counter;
+use peername_identity::{Counter, WAKEUP_SECRET_LEN};
 use peername_sys::ipc::foreign_fd::ForeignFd;
 use peername_sys::seccomp::AddFdOutcome;
 use peername_sys::socket::upstream::local_addr;
@@ -14,7 +14,7 @@ use peername_sys::{Errno, NameCall, SyscallError, is_per_connection_error};
 
 use super::{ServeOutcome, Supervisor, UnservedCall};
 use crate::header_waiter::header_peek::{
-    AdmittedConnection, ConnectionOrigin, PeekOutcome, close_with_reset, peek_accepted,
+    AdmittedConnection, ConnectionOrigin, PeekOutcome, close_with_reset, peek, peek_accepted,
 };
 use crate::notify::pending_accepts::AcceptCall;
 use crate::stderr_line::try_write_line;
@@ -79,7 +79,9 @@ impl Supervisor {
     ) -> Option<AdmittedConnection> {
         let peer = peer.or_else(|| socket_info::peer_addr(&connection).ok())?;
         let local_ip = || local_addr(&connection).ok().map(|local| local.ip());
-        if self.table.settings().is_wakeup(peer, local_ip) {
+        let mut received = [0; WAKEUP_SECRET_LEN];
+        let peeked = peek(connection.as_fd(), &mut received);
+        if self.table.settings().is_wakeup(peeked, peer, local_ip) {
             return None;
         }
         let origin = ConnectionOrigin {
