@@ -8,3 +8,4 @@ mod doctor;
 mod faults;
 mod hostile;
 mod policies;
+mod wakeups;

@@ -113,6 +113,8 @@ counters! {
     /// Refused: its listener was closed while it waited at the header waiter, or is in a network namespace that the header
     /// waiter can't reach.
     ListenerClosed,
+    /// Refused: the container's supervisor ended while it waited at the header waiter.
+    SupervisorStopped,
 }
 
 impl Counter {
@@ -330,10 +332,10 @@ const REFUSALS: usize = 11;
 const UNREAD: usize = 12;
 const LISTING: usize = 40;
 const MULTIPATH: usize = 41;
-/// The first counter; one word each, up to the first gauge ([`crate::gauge`]).
-const FIRST_COUNTER: usize = 13;
 pub(crate) const WAKEUP_FIRST: usize = 43;
 pub(crate) const WAKEUP_SECOND: usize = 44;
+/// The first counter; one word each, up to the first gauge ([`crate::gauge`]).
+const FIRST_COUNTER: usize = 13;
 
 // The bits of the word FLAGS.
 const HEADER_REQUIRED: u64 = 1;

@@ -228,6 +228,16 @@ impl HeaderWaiter {
         }
     }
 
+    /// Refuses all connections, at the end of this process, because an exit alone would close those without unread bytes by FIN.
+    pub(crate) fn refuse_all(&mut self, reason: Counter) {
+        for listener in self.ready.keys().copied().collect::<Vec<_>>() {
+            self.refuse_ready(listener, reason);
+        }
+        for (_, pending) in mem::take(&mut self.pending) {
+            self.refuse(pending.connection, reason);
+        }
+    }
+
     fn refuse_ready(&mut self, listener: ListenerAddr, reason: Counter) {
         for ready in self.ready.remove(&listener).into_iter().flatten() {
             // A connection whose handoff has failed is counted as handed over, so it is closed without a refusal in the log,

@@ -39,6 +39,7 @@ pub fn classify(counter: Counter) -> (Class, &'static str) {
         Counter::NoKey => (Class::Denied, "multipath_unlisted"),
         Counter::ListenerUnreachable => (Class::Denied, "listener_unreachable"),
         Counter::ListenerClosed => (Class::Denied, "listener_closed"),
+        Counter::SupervisorStopped => (Class::Denied, "supervisor_stopped"),
         Counter::Parked => (Class::Undecided, "parked"),
     }
 }
@@ -73,14 +74,18 @@ pub fn advice(reason: Counter) -> Option<&'static str> {
         Counter::ListenerClosed => {
             "The program closed its listener before it took the connection, as at its end; or it listens in another network namespace than it was started in."
         }
+        Counter::SupervisorStopped => {
+            "The agent was reloaded, or ended, before the program took the connection. Balancers that send the header at once lose none."
+        }
         _ => return None,
     })
 }
 
 /// Whether the reason can lie in the configuration. Port scans, and health checks that only connect, close before a header was
-/// complete; a program that stops closes its listener.
+/// complete; a program that stops closes its listener; a reload ends supervisors.
 pub(crate) fn concerns_configuration(reason: Counter) -> bool {
-    !matches!(reason, Counter::Closed | Counter::ListenerClosed)
+    use Counter::{Closed, ListenerClosed, SupervisorStopped};
+    !matches!(reason, Closed | ListenerClosed | SupervisorStopped)
 }
 
 /// A refusal, displayed with its cause and the remedy.
@@ -191,6 +196,9 @@ impl Display for Explained {
             Counter::ListenerClosed => f.write_str(
                 "while it waited at the supervisor, the program closed its listener; or that is in another network namespace \
                  than the supervisor",
+            ),
+            Counter::SupervisorStopped => f.write_str(
+                "while it waited at the supervisor, the agent was reloaded, or ended",
             ),
             Counter::Accepted | Counter::PassedThrough | Counter::Parked => f.write_str("no reason"),
         }

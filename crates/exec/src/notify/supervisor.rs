@@ -10,7 +10,7 @@ use std::os::fd::{OwnedFd, RawFd};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use peername_identity::{OPEN_CHANNEL, RefusalVerbosity, Table};
+use peername_identity::{Counter, OPEN_CHANNEL, RefusalVerbosity, Table};
 use peername_sys::event::epoll::{Epoll, Interest};
 use peername_sys::process::fork;
 use peername_sys::process::limits::max_open_files;
@@ -200,7 +200,11 @@ impl Supervisor {
                     {
                         return Ok(None);
                     }
-                    EpollToken::Stop => return Ok(None),
+                    EpollToken::Stop => {
+                        self.waiter.refuse_all(Counter::SupervisorStopped);
+                        self.refusals.write(self.table.settings());
+                        return Ok(None);
+                    }
                     EpollToken::MonitorExited => {
                         if let Some(monitor) = &mut self.monitor {
                             monitor.replace(&self.supervised, &self.epoll);
