@@ -3,6 +3,7 @@
 
 mod compromised;
 mod devices;
+mod hung_worker;
 
 use std::fs;
 use std::net::SocketAddr;
@@ -138,7 +139,7 @@ fn another_program_at_the_port_is_not_woken() {
         slow.send(&v2(client)[20..]);
         served
             .process
-            .wait_logged("gets no connection of this host");
+            .wait_logged("takes no connection of this host");
         drop(same_address);
         served.process.wait_printed(&format!("accepted {client}"));
     }

@@ -1,5 +1,6 @@
 //! A connection that is ready.
 
+use std::mem;
 use std::time::{Duration, Instant};
 
 use super::header_peek::AdmittedConnection;
@@ -12,8 +13,9 @@ pub(super) struct ReadyConnection {
     pub(super) is_counted: bool,
     /// When the listener was woken for this connection.
     pub(super) woken: Option<Instant>,
-    /// Whether a wake-up connection was accepted while this connection was the oldest of its listener.
-    pub(super) is_wakeup_accepted: bool,
+    /// Whether a wake-up connection was accepted while this connection was the oldest of its listener, or was given up in an
+    /// accept backlog.
+    pub(super) is_wakeup_missed: bool,
     /// How often that was so, and no process has taken the connection.
     pub(super) missed_wakeups: u32,
     /// Since when the listener can't be woken, although it listens.
@@ -29,11 +31,22 @@ impl ReadyConnection {
             admitted,
             is_counted: false,
             woken: None,
-            is_wakeup_accepted: false,
+            is_wakeup_missed: false,
             missed_wakeups: 0,
             unreachable_since: None,
             unanswered_since: None,
         }
+    }
+
+    /// Counts a wake-up in vain, if there was one.
+    pub(super) fn count_missed_wakeup(&mut self) {
+        self.missed_wakeups += u32::from(mem::take(&mut self.is_wakeup_missed));
+    }
+
+    /// How long a wake-up connection may be in an accept backlog before another one is opened. A server that hangs gets few, so
+    /// that they do not fill its backlog.
+    pub(super) fn patience(&self) -> Duration {
+        MIN_PATIENCE * (1 << self.missed_wakeups.min(MAX_DOUBLINGS))
     }
 
     /// Whether the listener was woken a while ago, and the connection was not taken.
@@ -50,5 +63,8 @@ impl ReadyConnection {
 
 /// A program accepts a wake-up connection at once. If it has not after this time, the wake-up may have been lost.
 pub(super) const WAKE_AGAIN_AFTER: Duration = Duration::from_millis(200);
+/// Busy servers accept more often. Grows up to half a minute.
+pub(super) const MIN_PATIENCE: Duration = Duration::from_millis(500);
+const MAX_DOUBLINGS: u32 = 6;
 /// Longer than a busy server has a full accept backlog.
 pub(super) const MAX_UNANSWERED: Duration = Duration::from_secs(30);

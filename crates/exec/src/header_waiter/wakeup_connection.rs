@@ -20,6 +20,7 @@ use peername_sys::socket::upstream::{UpstreamSocket, local_addr};
 use peername_sys::tcp::stream;
 use peername_sys::{NameCall, Result, SyscallError};
 
+use super::header_peek::close_with_reset;
 use super::listeners::ListenerAddr;
 
 /// A wake-up connection that was opened and not accepted yet.
@@ -33,6 +34,9 @@ pub(super) struct WakeupConnection {
     secret: [u8; WAKEUP_SECRET_LEN],
     /// Whether the secret was sent, which needs an established connection.
     is_secret_sent: bool,
+    /// Whether a wake-up connection that was opened later was accepted before this one, which then is in the backlog of another
+    /// listener at the address (SO_REUSEPORT).
+    pub(super) is_passed_over: bool,
 }
 
 /// A port that is listed in the table, until it is dropped.
@@ -83,6 +87,7 @@ impl WakeupConnection {
             opened_at: Instant::now(),
             secret: settings.wakeup_secret().unwrap_or_default(),
             is_secret_sent: false,
+            is_passed_over: false,
         };
         // On the same host the connection is established or refused by now.
         wakeup.check_error()?;
@@ -105,6 +110,16 @@ impl WakeupConnection {
     /// Whether the listener has not answered for a while.
     pub(super) fn is_long_unanswered(&self, now: Instant) -> bool {
         !self.is_secret_sent && self.opened_at + UNANSWERED_AFTER <= now
+    }
+
+    /// Whether the connection has reached an accept backlog, and was opened less than `patience` ago; or was opened without an
+    /// answer, which may take longer.
+    pub(super) fn is_recent(&self, now: Instant, patience: Duration) -> bool {
+        if self.is_established() {
+            self.opened_at + patience > now
+        } else {
+            !self.is_long_unanswered(now)
+        }
     }
 
     /// The event to wait for next.
@@ -132,6 +147,11 @@ impl WakeupConnection {
 
     fn send_secret(&mut self) {
         self.is_secret_sent |= stream::send(&self.socket, &self.secret).is_ok();
+    }
+
+    /// Closes a connection that may be in an accept backlog. It stays there, with the secret, and the address is free again.
+    pub(super) fn close_with_reset(self) {
+        close_with_reset(&self.socket);
     }
 }
 

@@ -10,7 +10,7 @@ use peername_sys::SyscallError;
 use peername_sys::event::epoll::Readiness;
 
 use super::header_peek::close_with_reset;
-use super::ready_connection::ReadyConnection;
+use super::ready_connection::{ReadyConnection, WAKE_AGAIN_AFTER};
 use super::wakeup_connection::{UNANSWERED_AFTER, WakeupConnection, is_refusal};
 use super::{HeaderWaiter, ListenerAddr};
 use crate::stderr_line::try_write_line;
@@ -121,11 +121,8 @@ impl HeaderWaiter {
                 return;
             }
             Ok(false) => {
-                self.note_reachable(listener);
-                let queue = self.ready.get_mut(&listener);
-                if let Some(oldest) = queue.and_then(VecDeque::front_mut) {
-                    oldest.is_wakeup_accepted = true;
-                }
+                let opened_at = wakeup.opened_at;
+                self.note_accepted(listener, opened_at);
             }
             Err(_) => {}
         }
@@ -141,35 +138,107 @@ impl HeaderWaiter {
         }
     }
 
-    /// Retries the wake-up of listeners with ready connections that were not taken: one at a time for each listener, and none
-    /// while an earlier wake-up connection is in its accept backlog, or was opened less than [`UNANSWERED_AFTER`] ago. After that
-    /// another one asks whether the backlog is full still, because the kernel's retries get rarer. A program that accepts until
-    /// EAGAIN takes all ready connections at one wake-up; one that accepts once per event gets a connection per
-    /// `WAKE_AGAIN_AFTER`. More wake-ups at once would be thousands of attempts where ports or descriptors are exhausted.
+    /// Notes that a wake-up connection that was opened at this time was accepted. An accept backlog is a queue, so one that was
+    /// opened before and is still open is in the backlog of another listener at the address, as of a process that hangs.
+    fn note_accepted(&mut self, listener: ListenerAddr, opened_at: Instant) {
+        self.note_reachable(listener);
+        let queue = self.ready.get_mut(&listener);
+        if let Some(oldest) = queue.and_then(VecDeque::front_mut) {
+            oldest.is_wakeup_missed = true;
+        }
+        for wakeup in self.wakeups.values_mut() {
+            wakeup.is_passed_over |= wakeup.listener == listener && wakeup.opened_at < opened_at;
+        }
+    }
+
+    /// Retries the wake-up of listeners with ready connections that were not taken.
+    ///
+    /// While connections are taken, each that has no wake-up connection in a backlog that moves gets another one. Otherwise the
+    /// listener gets one at a time, and none for a while after one has reached an accept backlog, or was opened without an answer.
+    /// After that another one asks whether the backlog is full still, because the kernel's retries get rarer, or reaches another
+    /// listener at the address. A program that accepts until EAGAIN takes all ready connections at one wake-up.
     pub(super) fn wake_again(&mut self) {
         let now = Instant::now();
         self.refuse_unanswered(now);
-        let mut unresponsive = Vec::new();
-        for (&listener, queue) in &mut self.ready {
-            let mut wakeups = self.wakeups.values();
-            let is_woken = wakeups
-                .any(|wakeup| wakeup.listener == listener && !wakeup.is_long_unanswered(now));
-            let overdue = queue.iter_mut().find(|ready| ready.is_overdue(now));
-            if let (Some(ready), false) = (overdue, is_woken) {
-                ready.woken = None;
-                unresponsive.push(listener);
-                if let Some(oldest) = queue.front_mut() {
-                    let is_accepted = mem::take(&mut oldest.is_wakeup_accepted);
-                    oldest.missed_wakeups += u32::from(is_accepted);
-                }
-            }
-        }
-        for listener in unresponsive {
-            self.wake_listener(listener);
+        self.close_passed_over(now);
+        let overdue: Vec<_> = self
+            .ready
+            .iter()
+            .map(|(&listener, queue)| {
+                let overdue = queue.iter().filter(|ready| ready.is_overdue(now));
+                (listener, overdue.count())
+            })
+            .filter(|&(_, overdue)| overdue > 0)
+            .collect();
+        for (listener, overdue) in overdue {
+            self.wake_overdue(listener, overdue, now);
         }
         self.postpone_overdue(now);
         self.log_unanswered(now);
         self.log_missed();
+    }
+
+    /// Retries the wake-up of a listener with so many overdue connections.
+    fn wake_overdue(&mut self, listener: ListenerAddr, overdue: usize, now: Instant) {
+        let Some(oldest) = self.ready.get_mut(&listener).and_then(VecDeque::front_mut) else {
+            return;
+        };
+        let at_listener =
+            |wakeup: &&WakeupConnection| wakeup.listener == listener && !wakeup.is_passed_over;
+        let wakeups = self.wakeups.values().filter(at_listener);
+        let unwoken = overdue.saturating_sub(wakeups.clone().count());
+        if unwoken > 0 {
+            let is_first_retry = oldest.missed_wakeups == 0;
+            oldest.count_missed_wakeup();
+            let retries = if is_first_retry {
+                unwoken.min(MAX_RETRIES)
+            } else {
+                1
+            };
+            // More attempts are in vain where ports or descriptors are exhausted.
+            let _ = (0..retries).all(|_| self.retry_wakeup(listener, now));
+            return;
+        }
+        let patience = oldest.patience();
+        if wakeups
+            .clone()
+            .any(|wakeup| wakeup.is_recent(now, patience))
+        {
+            return;
+        }
+        let in_backlog = self
+            .wakeups
+            .iter()
+            .filter(|(_, wakeup)| at_listener(wakeup) && wakeup.is_established())
+            .min_by_key(|(_, wakeup)| wakeup.opened_at)
+            .map(|(&id, _)| id);
+        oldest.is_wakeup_missed |= in_backlog.is_some();
+        oldest.count_missed_wakeup();
+        if self.retry_wakeup(listener, now)
+            && let Some(replaced) = in_backlog.and_then(|id| self.wakeups.remove(&id))
+        {
+            replaced.close_with_reset();
+        }
+    }
+
+    /// Wakes the listener for one of its overdue connections. Returns whether a wake-up connection was opened.
+    fn retry_wakeup(&mut self, listener: ListenerAddr, now: Instant) -> bool {
+        let before = self.wakeups.len();
+        let mut queue = self.ready.get_mut(&listener).into_iter().flatten();
+        let Some(ready) = queue.find(|ready| ready.is_overdue(now)) else {
+            return false;
+        };
+        ready.woken = None;
+        self.wake_listener(listener);
+        self.wakeups.len() > before
+    }
+
+    /// Closes the wake-up connections in backlogs that do not move. There would be as many as clients, if a process hangs.
+    fn close_passed_over(&mut self, now: Instant) {
+        let passed_over = self.wakeups.extract_if(|_, wakeup| {
+            wakeup.is_passed_over && !wakeup.is_recent(now, WAKE_AGAIN_AFTER)
+        });
+        passed_over.for_each(|(_, wakeup)| wakeup.close_with_reset());
     }
 
     /// Refuses the ready connections of each listener that has answered no wake-up connection for `MAX_UNANSWERED`.
@@ -202,7 +271,7 @@ impl HeaderWaiter {
         }
     }
 
-    /// Logs that wake-up connections are accepted, but not by the program, so that connections with a complete header wait.
+    /// Logs that wake-up connections wake no process of the program, so that connections with a complete header wait.
     fn log_missed(&self) {
         let is_missed = |ready: &ReadyConnection| ready.missed_wakeups >= MAX_MISSED_WAKEUPS;
         let mut queues = self.ready.iter();
@@ -211,8 +280,8 @@ impl HeaderWaiter {
             && self.missed_log.pass().is_some()
         {
             try_write_line(&format!(
-                "peername: clients wait: the server at {} gets no connection of this host. Another program listens there, too \
-                 (SO_REUSEPORT), or the server has no descriptor left",
+                "peername: clients wait: the server at {} takes no connection of this host. It hangs, another program listens \
+                 there, too (SO_REUSEPORT), or the server has no descriptor left",
                 listener.addr
             ));
         }
@@ -266,97 +335,8 @@ fn advice(error: &SyscallError) -> &'static str {
 
 /// A program that takes no connection after so many wake-ups is logged: its processes may take each other's a few times.
 const MAX_MISSED_WAKEUPS: u32 = 5;
+/// The number of wake-ups of a listener that are retried at a time. Each takes some 50 microseconds.
+const MAX_RETRIES: usize = 64;
 
 #[cfg(test)]
-mod tests {
-    use std::io::Read as _;
-    use std::net::{TcpListener, TcpStream};
-    use std::time::Duration;
-
-    use peername_sys::tcp::listener::shrink_backlog;
-
-    use super::*;
-    use crate::header_waiter::ready_connection::{MAX_UNANSWERED, WAKE_AGAIN_AFTER};
-    use crate::header_waiter::ready_connections::tests::{admitted, listener_addr};
-    use crate::header_waiter::sweeper::tests::new_table;
-
-    /// A listener with a full accept backlog, and a ready connection of it, for which it was woken.
-    struct FullBacklog {
-        waiter: HeaderWaiter,
-        client: TcpStream,
-        listener: TcpListener,
-        _in_backlog: TcpStream,
-    }
-
-    impl FullBacklog {
-        fn new() -> Self {
-            let table = new_table();
-            let mut waiter = HeaderWaiter::new(table, Duration::from_secs(1), None).unwrap();
-            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-            let at = listener_addr(&listener, table.settings());
-            waiter.note_listener(&listener, at);
-            let client = TcpStream::connect(at.addr).unwrap();
-            let (connection, _) = listener.accept().unwrap();
-            shrink_backlog(&listener).unwrap();
-            let in_backlog = TcpStream::connect(at.addr).unwrap();
-
-            let ready = ReadyConnection::new(admitted(connection, Counter::Accepted));
-            waiter.ready.entry(at).or_default().push_back(ready);
-            waiter.wake_listener(at);
-            Self {
-                waiter,
-                client,
-                listener,
-                _in_backlog: in_backlog,
-            }
-        }
-    }
-
-    /// The kernel retries the first SYN after 1, 3, 7, 15 and 31 seconds.
-    #[test]
-    fn listener_that_does_not_answer_is_asked_again_after_a_while() {
-        let FullBacklog {
-            mut waiter,
-            listener: _listener,
-            _in_backlog,
-            ..
-        } = FullBacklog::new();
-        for (since, expected) in [(WAKE_AGAIN_AFTER, 1), (UNANSWERED_AFTER, 2)] {
-            for wakeup in waiter.wakeups.values_mut() {
-                wakeup.opened_at -= since;
-            }
-            for ready in waiter.ready.values_mut().flatten() {
-                ready.woken = ready.woken.map(|at| at - since);
-            }
-            waiter.wake_again();
-            assert_eq!(waiter.wakeups.len(), expected);
-        }
-    }
-
-    #[test]
-    fn listener_that_never_answers_is_given_up() {
-        let FullBacklog {
-            mut waiter,
-            mut client,
-            listener,
-            _in_backlog,
-            ..
-        } = FullBacklog::new();
-        waiter.refuse_unanswered(Instant::now());
-        assert_eq!(waiter.counts(), (0, 1));
-        let at = listener_addr(&listener, waiter.table.settings());
-        waiter.note_reachable(at);
-        waiter.refuse_unanswered(Instant::now() + MAX_UNANSWERED);
-        assert_eq!(waiter.counts(), (0, 1));
-        waiter.note_unanswered(at, Instant::now());
-        waiter.refuse_unanswered(Instant::now() + MAX_UNANSWERED);
-        assert_eq!(waiter.counts(), (0, 0));
-        let refusals = waiter
-            .table
-            .settings()
-            .counter(Counter::ListenerUnreachable);
-        assert_eq!(refusals, 1);
-        let end = client.read(&mut [0]).unwrap_err();
-        assert_eq!(end.kind(), ErrorKind::ConnectionReset);
-    }
-}
+mod tests;
