@@ -18,7 +18,7 @@ use crate::harness::addr::{LISTEN_V4, TARGET_V4, fresh_client_v4, v4};
 use crate::harness::backend::Backend;
 use crate::harness::conn::{Conn, End};
 use crate::harness::datagram::DatagramSocket;
-use crate::harness::lab::{Lab, Scratch, assert_within, wait_until, with_files};
+use crate::harness::lab::{Lab, Process, Scratch, assert_within, wait_until, with_files};
 use crate::harness::peername::{BINARY, Peername, words};
 use crate::harness::rig::load::{SetOnDrop, under_load};
 use crate::harness::rig::proxy::{connect_client, connect_fresh_client, header_for};
@@ -241,6 +241,31 @@ fn stop_does_not_wait_for_a_reload() {
     silent.recv();
     rig.proxy.signal(Signal::TERM);
     rig.proxy.wait_success(Duration::from_secs(3));
+}
+
+/// A start resolves names, too. The signals that don't ask to stop wait until the proxy serves.
+#[test]
+fn signals_to_a_process_that_starts_do_not_end_it() {
+    let (lab, files) = (Lab::new(), Scratch::new());
+    // The hosts file has the name, once the name server has not answered.
+    let order = files.write("nsswitch.conf", "hosts: dns files\n");
+    let resolv = "nameserver 127.0.0.1\noptions timeout:2 attempts:1\n";
+    let resolv = files.write("resolv.conf", resolv);
+    let hosts = files.write("hosts", "127.0.0.1 backend.test\n");
+    let through = with_files(&[
+        (&order, "/etc/nsswitch.conf"),
+        (&resolv, "/etc/resolv.conf"),
+        (&hosts, "/etc/hosts"),
+    ]);
+    let silent = DatagramSocket::bind(&lab.server, v4([127, 0, 0, 1], 53));
+    let listen = format!("--listen={LISTEN_V4}");
+    let args = ["forward", &listen, "--to=backend.test:9000"];
+    let process = Process::start_through(&lab.server, &through, BINARY, &args);
+    silent.recv();
+    process.signal(Signal::USR1);
+    process.signal(Signal::HUP);
+    process.wait_logged("listening");
+    process.wait_logged("reloaded");
 }
 
 /// A proxy with a configuration file and one backend.

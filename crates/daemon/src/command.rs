@@ -131,6 +131,7 @@ pub trait Running: Reload {
 ///
 /// The start failed, and nothing was served; or a part of the process has ended by itself, and it should be started again.
 pub fn run<C: Command>(command: C) -> anyhow::Result<ExitCode> {
+    Signals::defer();
     let (upgrader, previous) = match command.upgrade_refusal() {
         Some(reason) => (Upgrader::unavailable(reason), None),
         None => upgrade::begin(C::NAME)?,

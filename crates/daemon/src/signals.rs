@@ -4,6 +4,8 @@ pub mod drain;
 
 use anyhow::{Context, bail};
 use peername_server::workers::Workers;
+use peername_sys::event::signals::{block, unblock};
+use peername_sys::process::pidfd;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::yield_now;
 
@@ -35,17 +37,26 @@ pub enum SignalEvent {
 }
 
 impl Signals {
-    /// Installs the handlers. Call it before anything is opened, so that a signal during the start ends the process in order.
+    /// Has the signals that do not ask to stop wait until [`Self::listen`]: they would end a process that reads its files and
+    /// resolves names, which may take long.
+    pub(crate) fn defer() {
+        block(&DEFERRED);
+    }
+
+    /// Installs the handlers, and receives the signals that were [deferred](Self::defer). Call it before anything is opened, so
+    /// that a signal during the start ends the process in order.
     pub fn listen() -> anyhow::Result<Self> {
         let listen = |kind| signal(kind).context("sigaction(2)");
-        Ok(Self {
+        let signals = Self {
             terminate: listen(SignalKind::terminate())?,
             interrupt: listen(SignalKind::interrupt())?,
             hangup: listen(SignalKind::hangup())?,
             user1: listen(SignalKind::user_defined1())?,
             user2: listen(SignalKind::user_defined2())?,
             upgrades: UpgradeReport::open(),
-        })
+        };
+        unblock(&DEFERRED);
+        Ok(signals)
     }
 
     /// Waits for a signal.
@@ -119,6 +130,9 @@ async fn wait_worker_failure(running: &mut Workers) -> String {
     };
     format!("a worker thread has ended: {why}")
 }
+
+/// The signals that have other meanings than to stop.
+const DEFERRED: [pidfd::Signal; 3] = [pidfd::Signal::HUP, pidfd::Signal::USR1, pidfd::Signal::USR2];
 
 #[cfg(test)]
 mod tests {

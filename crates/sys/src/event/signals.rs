@@ -1,4 +1,4 @@
-//! Signals as events (signalfd(2)), for code without a runtime.
+//! The signal mask of a thread, and signals as events (signalfd(2)), for code without a runtime.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -16,16 +16,11 @@ impl SignalFd {
     /// Blocks these signals in the calling thread, which must be the only one, and opens the descriptor. Processes that the
     /// thread forks inherit the mask.
     pub fn open(signals: &[Signal]) -> Result<Self> {
-        // SAFETY: a sigset_t has no invalid bits, and each call gets one that lives across it.
-        let fd = unsafe {
-            let mut set = std::mem::zeroed();
-            libc::sigemptyset(&raw mut set);
-            for signal in signals {
-                libc::sigaddset(&raw mut set, signal.as_raw());
-            }
-            libc::sigprocmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
-            libc::signalfd(-1, &raw const set, libc::SFD_NONBLOCK | libc::SFD_CLOEXEC)
-        };
+        block(signals);
+        let set = set_of(signals);
+        // SAFETY: the kernel reads the set, which lives across the call.
+        let fd =
+            unsafe { libc::signalfd(-1, &raw const set, libc::SFD_NONBLOCK | libc::SFD_CLOEXEC) };
         match fd {
             0.. => {
                 // SAFETY: the kernel has just made this descriptor for us alone.
@@ -42,6 +37,36 @@ impl SignalFd {
         // `ssi_signo` is the first member.
         let number = info.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes))?;
         Signal::from_named_raw(number.cast_signed())
+    }
+}
+
+/// Blocks these signals in the calling thread (sigprocmask(2)): those that come stay pending. Threads that it starts and processes
+/// that it forks inherit the mask, and execve(2) preserves it.
+pub fn block(signals: &[Signal]) {
+    change_mask(libc::SIG_BLOCK, signals);
+}
+
+/// Unblocks these signals in the calling thread, and delivers those that are pending.
+pub fn unblock(signals: &[Signal]) {
+    change_mask(libc::SIG_UNBLOCK, signals);
+}
+
+/// It can't fail: `how` is valid.
+fn change_mask(how: libc::c_int, signals: &[Signal]) {
+    let set = set_of(signals);
+    // SAFETY: the kernel reads the set, which lives across the call.
+    unsafe { libc::sigprocmask(how, &raw const set, std::ptr::null_mut()) };
+}
+
+fn set_of(signals: &[Signal]) -> libc::sigset_t {
+    // SAFETY: a sigset_t has no invalid bits, and lives across the calls.
+    unsafe {
+        let mut set = std::mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        for signal in signals {
+            libc::sigaddset(&raw mut set, signal.as_raw());
+        }
+        set
     }
 }
 

@@ -11,6 +11,9 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use rustix::process::Signal;
+
+use crate::event::signals::{block, unblock};
 use crate::process::fork::thread_count;
 
 /// A descriptor, perhaps of a lingering socket, that is closed within `LIMIT`.
@@ -61,11 +64,11 @@ impl Drop for ForeignFd {
 pub(crate) fn within_limit<T>(call: impl FnOnce() -> T) -> T {
     let has_timer = TIMER_RUNS.load(Ordering::Relaxed) || start_timer().is_ok();
     if has_timer {
-        let _ = change_mask(libc::SIG_UNBLOCK);
+        unblock(&[Signal::ALARM]);
     }
     let result = call();
     if has_timer {
-        let _ = change_mask(libc::SIG_BLOCK);
+        block(&[Signal::ALARM]);
     }
     result
 }
@@ -82,7 +85,7 @@ fn start_timer() -> io::Result<()> {
     forget_timer_in_children()?;
     // Without a handler the signal would end the process.
     handle_signal()?;
-    change_mask(libc::SIG_BLOCK)?;
+    block(&[Signal::ALARM]);
     let period = libc::timeval {
         tv_sec: 0,
         tv_usec: LIMIT.subsec_micros().into(),
@@ -123,21 +126,6 @@ fn handle_signal() -> io::Result<()> {
         libc::sigaction(libc::SIGALRM, &raw const action, ptr::null_mut())
     };
     match handled {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
-
-/// Blocks or unblocks SIGALRM (sigprocmask(2)).
-fn change_mask(how: libc::c_int) -> io::Result<()> {
-    // SAFETY: the set is initialized, and lives across the call.
-    let changed = unsafe {
-        let mut alarm = std::mem::zeroed();
-        libc::sigemptyset(&raw mut alarm);
-        libc::sigaddset(&raw mut alarm, libc::SIGALRM);
-        libc::sigprocmask(how, &raw const alarm, ptr::null_mut())
-    };
-    match changed {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }

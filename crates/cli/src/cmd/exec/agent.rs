@@ -30,7 +30,7 @@ use peername_exec::agent::{AgentExit, AgentHost, AgentPolicy, PreparedAgent, hol
 use peername_exec::interfaces;
 use peername_identity::Table;
 use peername_server::listeners::BindError;
-use peername_sys::event::signals::SignalFd;
+use peername_sys::event::signals::{self, SignalFd};
 use peername_sys::event::wait_readable;
 use peername_sys::ipc::unix_socket_file::{UnixSocketFile, is_reached_at, refuse_other_file};
 use peername_sys::process::caps::{CapabilitySet, is_effective, keep_only};
@@ -60,6 +60,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 fn serve(given: &Given<Serve>) -> anyhow::Result<ExitCode> {
+    // SIGHUP waits until the agent serves, which may wait for its holder before.
+    signals::block(&[Signal::HUP]);
     let args = &given.options;
     // Reports errors of the configuration before anything is changed.
     args.policies(&mut Fingerprints::default())?;
