@@ -1,12 +1,13 @@
 //! Under a service manager: notifications, socket activation, and the units that are shipped.
 
+mod notifications;
+mod transparent;
+
 use std::collections::HashSet;
 use std::fs;
 use std::net::SocketAddr;
-use std::os::unix::net::UnixDatagram;
 use std::process::Command;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -16,87 +17,14 @@ use crate::harness::conn::Conn;
 use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes;
 use crate::harness::lab::{
-    Host, Lab, Process, Scratch, WAIT_LIMIT, assert_contains, assert_within, lossy_text,
-    stderr_text, stdout_text, wait_until,
+    Host, Lab, Process, Scratch, assert_contains, stderr_text, stdout_text, wait_until,
 };
 use crate::harness::peername::{
     AS_NOBODY, BINARY, NO_CAPABILITIES, PROXY_ARGS, Peername, copy_executable,
 };
 use crate::harness::rig::intercept::recv_head;
 use crate::harness::rig::proxy::{connect_client, connect_fresh_client, front_of};
-use crate::harness::rig::upgrade::{Binary, UpgradeRig};
-
-mod transparent;
-
-/// The states: READY once the proxy listens, watchdog messages, the beginning and end of a reload, STOPPING.
-#[test]
-fn service_manager_is_notified_of_each_state() {
-    let (lab, manager) = (Lab::new(), Manager::new());
-    let through = ["env", &manager.variable, "WATCHDOG_USEC=1000000"];
-    let backend = Backend::listen(&lab.server, TARGET_V4);
-    let mut proxy = Process::start_through(&lab.server, &through, BINARY, PROXY_ARGS);
-    let ready = manager.wait_message("READY=1");
-    assert_contains(&ready, &["STATUS=tcp 10.81.0.1:8443"]);
-    let client = fresh_client_v4();
-    let down = connect_client(&lab, LISTEN_V4, client);
-    let up = backend.accept();
-    // At least twice within the watchdog's time, as sd_watchdog_enabled(3) says.
-    assert_within(3, Duration::from_millis(500), || {
-        manager.wait_message("WATCHDOG=1");
-        let start = Instant::now();
-        manager.wait_message("WATCHDOG=1");
-        start.elapsed()
-    });
-    proxy.signal(Signal::HUP);
-    let reloading = manager.wait_message("RELOADING=1");
-    let since = reloading
-        .lines()
-        .find_map(|line| line.strip_prefix("MONOTONIC_USEC="));
-    assert!(since.is_some_and(|usec| usec != "0"), "{reloading}");
-    assert!(
-        manager
-            .wait_message("READY=1")
-            .contains("STATUS=reloaded; tcp")
-    );
-    proxy.signal(Signal::TERM);
-    manager.wait_message("STOPPING=1");
-    // For as long as the proxy drains, which may take longer than the watchdog allows.
-    manager.wait_message("WATCHDOG=1");
-    manager.wait_message("WATCHDOG=1");
-    drop((down, up));
-    proxy.wait_success(Duration::from_secs(2));
-}
-
-/// An upgrade is a reload with a new main process, which reports from then on and feeds the watchdog.
-#[test]
-fn upgrade_names_the_new_main_process() {
-    let (lab, manager) = (Lab::new(), Manager::new());
-    let environment = [
-        "env",
-        &manager.variable,
-        "WATCHDOG_USEC=1000000",
-        "sh",
-        "-c",
-        "WATCHDOG_PID=$$ exec \"$@\"",
-        "sh",
-    ];
-    let mut rig = UpgradeRig::start_with(&lab.server, &environment, PROXY_ARGS);
-    manager.wait_message("READY=1");
-    for _ in 0..3 {
-        rig.upgrade(&lab.server).expect("it upgrades");
-        manager.wait_message("RELOADING=1");
-        manager.wait_message(&format!("MAINPID={}", rig.serving_inside()));
-        let ready = manager.wait_message("READY=1");
-        assert_contains(&ready, &["STATUS=tcp 10.81.0.1:8443"]);
-        manager.wait_message("WATCHDOG=1");
-    }
-    rig.install(&lab.server, Binary::Exits);
-    rig.upgrade(&lab.server).expect_err("a refusal");
-    manager.wait_message("RELOADING=1");
-    let ready = manager.wait_message("READY=1");
-    assert_contains(&ready, &["STATUS=last upgrade refused"]);
-    manager.wait_message("WATCHDOG=1");
-}
+use crate::harness::rig::upgrade::UpgradeRig;
 
 /// A service manager's sockets are passed on at each upgrade.
 #[test]
@@ -113,22 +41,6 @@ fn activated_sockets_survive_upgrades() {
             rig.wait_drained();
         }
     }
-}
-
-/// The proxy does not block on a manager that does not read.
-#[test]
-fn hanging_service_manager_does_not_block_the_proxy() {
-    let (lab, manager) = (Lab::new(), Manager::new());
-    let mut proxy =
-        Process::start_through(&lab.server, &["env", &manager.variable], BINARY, PROXY_ARGS);
-    manager.wait_message("READY=1");
-    // The manager's socket holds ten messages; a reload sends two.
-    for _ in 0..12 {
-        proxy.signal(Signal::HUP);
-        thread::sleep(Duration::from_millis(50));
-    }
-    proxy.signal(Signal::TERM);
-    proxy.wait_success(Duration::from_secs(5));
 }
 
 /// Socket activation: clients that come while no proxy runs wait in the manager's socket, and are served by
@@ -393,42 +305,6 @@ fn units_are_valid_and_tight() {
             .expect("systemd-analyze");
         let printed = stdout_text(&output);
         assert!(output.status.success(), "{path}: {printed}");
-    }
-}
-
-/// A service manager's socket, and the variable that names it.
-struct Manager {
-    socket: UnixDatagram,
-    variable: String,
-    _scratch: Scratch,
-}
-
-impl Manager {
-    fn new() -> Self {
-        let scratch = Scratch::new();
-        let socket = UnixDatagram::bind(scratch.path("notify")).expect("a socket");
-        socket
-            .set_read_timeout(Some(WAIT_LIMIT))
-            .expect("SO_RCVTIMEO");
-        Self {
-            socket,
-            variable: format!("NOTIFY_SOCKET={}", scratch.path_text("notify")),
-            _scratch: scratch,
-        }
-    }
-
-    /// Waits for the next message that has this line; watchdog messages come in between.
-    #[track_caller]
-    fn wait_message(&self, wanted: &str) -> String {
-        let mut buffer = [0; 4096];
-        loop {
-            let len = self.socket.recv(&mut buffer).expect("a message in time");
-            let message = lossy_text(&buffer[..len]);
-            if message.lines().any(|line| line == wanted) {
-                return message;
-            }
-            assert_eq!(message.trim(), "WATCHDOG=1", "instead of {wanted}");
-        }
     }
 }
 

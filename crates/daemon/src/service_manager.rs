@@ -1,23 +1,33 @@
-//! Notifies the service manager (sd_notify(3)), if there is one. Errors are ignored, because a failed notification must not
-//! keep the process from serving.
+//! Notifies the service manager (sd_notify(3)), if there is one. A failed notification does not keep the process from serving.
+//!
+//! While the manager's queue is full, notifications wait in a queue of this process, in their order, so that neither a reload nor
+//! a stop waits for the manager. A task of the runtime sends them; a process without a runtime calls [`send_queued`].
 
+use std::collections::VecDeque;
 use std::ffi::OsStr;
 use std::os::fd::BorrowedFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 use std::{env, io, thread};
 
 use peername_server::workers::liveness::Liveness;
 use peername_sys::ipc::fd_passing;
 use sd_notify::NotifyState::{self, MonotonicUsec, Ready, Reloading, Status, Stopping, Watchdog};
+use tokio::runtime::Handle;
 
-/// Reports that the start or a reload is complete, with a summary for `systemctl status`.
+/// Reports that the start or a reload is complete, with a summary for `systemctl status`, of which the first kilobyte is sent:
+/// systemd ignores a message of more than 4 KiB, and READY with it.
 pub fn ready(status: &str) {
-    notify(&[Ready, Status(&status.replace('\n', "; "))]);
+    let mut status = status.replace('\n', "; ");
+    if status.len() > MAX_STATUS {
+        status.truncate(status.floor_char_boundary(MAX_STATUS));
+        status.push('…');
+    }
+    notify(&[Ready, Status(&status)]);
 }
 
 /// Reports that a reload has begun; [`ready`] ends it. systemd 253 and later tell it from an earlier reload by its
@@ -33,12 +43,33 @@ pub fn stopping() {
 }
 
 /// Names the process to which an upgrade has handed over as the main one. From now on this process sends nothing: its messages
-/// would be taken for those of the main process.
+/// would be taken for those of the main process. READY is sent, too: the manager may ignore that of the new process, if it comes
+/// before this message.
 pub fn hand_over_to(pid: u32) {
-    let message = format!("MAINPID={pid}\n");
-    // The new process's messages count only after this one, which must not be lost to a full queue.
-    let _ = retry(|| send(message.as_bytes(), None));
-    HANDED_OVER.store(true, Relaxed);
+    if !HANDED_OVER.swap(true, Relaxed) {
+        deliver(format!("MAINPID={pid}\nREADY=1\n"));
+    }
+}
+
+/// Waits until all notifications are sent. The manager ends the new process of an upgrade if this one exits before MAINPID is.
+pub(crate) async fn wait_sent() {
+    while !send_queued() {
+        tokio::time::sleep(RETRY).await;
+    }
+}
+
+/// Sends the notifications that wait for the manager's queue. Returns `false` if some still wait; call it again after [`RETRY`].
+pub fn send_queued() -> bool {
+    let mut queue = lock_queue();
+    while let Some(message) = queue.front() {
+        match send(message.as_bytes(), None) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
+            Err(error) => tracing::warn!("the service manager is not notified: {error}"),
+            Ok(()) => {}
+        }
+        queue.pop_front();
+    }
+    true
 }
 
 /// Feeds the manager's watchdog, where it has one, for as long as this thread and all workers make progress.
@@ -51,7 +82,10 @@ pub fn keep_alive(liveness: Liveness) {
     tokio::spawn(async move {
         loop {
             liveness.check().await;
-            notify(&[Watchdog]);
+            // The next one is sent soon enough if this one is lost.
+            if !HANDED_OVER.load(Relaxed) {
+                let _ = send(text_of(&[Watchdog]).as_bytes(), None);
+            }
             tokio::time::sleep(every).await;
         }
     });
@@ -90,8 +124,33 @@ fn notify(state: &[NotifyState<'_>]) {
     if HANDED_OVER.load(Relaxed) {
         return;
     }
-    let message: String = state.iter().map(|line| format!("{line}\n")).collect();
-    let _ = send(message.as_bytes(), None);
+    deliver(text_of(state));
+}
+
+fn text_of(state: &[NotifyState<'_>]) -> String {
+    state.iter().map(|line| format!("{line}\n")).collect()
+}
+
+/// Sends a message after those that wait, or has it wait itself. If too many wait, the oldest is dropped: a later one replaces it.
+fn deliver(message: String) {
+    let mut queue = lock_queue();
+    if queue.len() == MAX_QUEUED {
+        queue.pop_front();
+    }
+    let is_first = queue.is_empty();
+    queue.push_back(message);
+    drop(queue);
+    if send_queued() || !is_first {
+        return;
+    }
+    tracing::warn!("the service manager's queue is full: it is notified once it reads");
+    if let Ok(runtime) = Handle::try_current() {
+        runtime.spawn(wait_sent());
+    }
+}
+
+fn lock_queue() -> MutexGuard<'static, VecDeque<String>> {
+    QUEUE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Connects to the manager's socket. To be called before the process is confined: after that, it can't open Unix sockets.
@@ -128,5 +187,12 @@ fn open() -> io::Result<Option<UnixDatagram>> {
 /// `None` without a manager. Stays open until the process exits.
 static SOCKET: OnceLock<Option<UnixDatagram>> = OnceLock::new();
 static HANDED_OVER: AtomicBool = AtomicBool::new(false);
+/// The messages that wait for the manager's queue.
+static QUEUE: Mutex<VecDeque<String>> = Mutex::new(VecDeque::new());
+/// A reload has two messages: more than those of the last reloads are of no use.
+const MAX_QUEUED: usize = 16;
+/// The maximum length of STATUS.
+const MAX_STATUS: usize = 1 << 10;
 const TRIES: u32 = 100;
-const RETRY: Duration = Duration::from_millis(10);
+/// The interval at which a message is repeated while the manager's queue is full.
+pub const RETRY: Duration = Duration::from_millis(10);

@@ -6,6 +6,7 @@ use std::time::Duration;
 use peername_server::workers::Workers;
 use tokio::time::{Instant, interval_at, sleep};
 
+use crate::service_manager;
 use crate::signals::Signals;
 
 /// The time that open connections have at the end of the process.
@@ -63,7 +64,7 @@ impl Signals {
                     upgrade_drain = ?limits.upgrade,
                     "replaced; waiting for open connections"
                 );
-                match self.drain(&mut running, limits.upgrade).await {
+                match self.drain(&mut running, ending, limits.upgrade).await {
                     // The drain goes on, for a shorter time.
                     Drained::Signalled => Some(limits.stop),
                     ended => {
@@ -75,18 +76,24 @@ impl Signals {
         };
         if let Some(limit) = limit {
             tracing::info!(drain = ?limit, "accepting no more; waiting for open connections");
-            self.drain(&mut running, limit).await.log(&running);
+            self.drain(&mut running, ending, limit).await.log(&running);
         }
         running.end();
         running.join();
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Waits until all connections have ended, a signal comes, or the time is over. Logs once a minute how many remain.
-    async fn drain(&mut self, running: &mut Workers, limit: Duration) -> Drained {
+    /// Waits until all connections have ended, a signal comes, or the time is over. Logs once a minute how many remain. A process
+    /// that was replaced also waits until the service manager knows the new one.
+    async fn drain(&mut self, running: &mut Workers, ending: Ending, limit: Duration) -> Drained {
         running.drain();
         let loads = running.loads();
-        let all_ended = async { while running.next_exit().await.is_some() {} };
+        let all_ended = async {
+            while running.next_exit().await.is_some() {}
+            if ending == Ending::Replaced {
+                service_manager::wait_sent().await;
+            }
+        };
         let time_limit = sleep(limit);
         tokio::pin!(all_ended, time_limit);
         let mut reports = interval_at(Instant::now() + REPORT_INTERVAL, REPORT_INTERVAL);

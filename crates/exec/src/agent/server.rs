@@ -58,6 +58,10 @@ pub trait AgentHost: Debug {
 
     /// Notes that a reload has begun.
     fn reloading(&self);
+
+    /// Repeats the notes that the service manager has not received. Returns after which time to call this again; `None` if it has
+    /// received all.
+    fn repeat_notes(&self) -> Option<Duration>;
 }
 
 /// An error that prevents the agent's start, or ends the agent.
@@ -90,6 +94,8 @@ pub struct Agent {
     socket: UnixListener,
     /// When connections are accepted again; `None` while they are accepted.
     accept_at: Option<Instant>,
+    /// When the notes for the service manager are repeated.
+    repeat_notes_at: Option<Instant>,
     signals: SignalFd,
     /// `None` from the end of the store until another one is open.
     store: Option<Box<dyn DescriptorStore>>,
@@ -185,6 +191,7 @@ impl PreparedAgent {
             users,
             socket: socket.into(),
             accept_at: None,
+            repeat_notes_at: None,
             signals,
             store: Some(store),
             reopen_at: None,
@@ -223,6 +230,8 @@ impl Agent {
         self.host.ready(&self.status());
         let mut events = Vec::new();
         loop {
+            let repeat_after = self.host.repeat_notes();
+            self.repeat_notes_at = repeat_after.map(|delay| Instant::now() + delay);
             self.epoll.wait(self.wait_limit(), &mut events)?;
             for event in events.drain(..) {
                 match event.token {
@@ -336,6 +345,7 @@ impl Agent {
         let others = [
             self.reopen_at,
             self.accept_at,
+            self.repeat_notes_at,
             self.admin.as_ref().map(|admin| admin.due),
             self.watch.as_ref().and_then(|watch| watch.due),
         ];

@@ -255,6 +255,10 @@ impl AgentHost for Host {
     fn reloading(&self) {
         service_manager::reloading();
     }
+
+    fn repeat_notes(&self) -> Option<Duration> {
+        (!service_manager::send_queued()).then_some(service_manager::RETRY)
+    }
 }
 
 fn make_directory(socket: &Path) -> anyhow::Result<()> {
