@@ -43,6 +43,34 @@ fn activated_sockets_survive_upgrades() {
     }
 }
 
+/// An upgrade that leaves out the socket of `--admin` is refused, like a start: its clients would wait for ever.
+#[test]
+fn upgrade_keeps_the_activated_admin_socket_in_use() {
+    let (lab, scratch) = (Lab::new(), Scratch::new());
+    let config = |admin: &str| {
+        let table = "[[forward]]\nlisten = [\"127.0.0.1:8443\"]\nprotocol = \"udp\"\nto = \"127.0.0.1:9000\"\n";
+        scratch.write("forward.toml", &format!("{admin}\n{table}"))
+    };
+    let file = config("admin = \"127.0.0.1:8443\"");
+    let script = BECOME_ACTIVATED.replace("10.81.0.1", "127.0.0.1");
+    let script = scratch.write("activate.py", &script);
+    let args = ["forward", &format!("--config={file}")];
+    let mut rig = UpgradeRig::start_with(&lab.server, &["python3", &script], &args);
+    let assert_ready = || {
+        let url = "http://127.0.0.1:8443/readyz";
+        assert_eq!(lab.server.run("curl", &["-sf", url]), "ready\n");
+    };
+    for _ in 0..2 {
+        rig.upgrade(&lab.server).expect("it upgrades");
+        rig.wait_drained();
+        assert_ready();
+    }
+    config("");
+    let error = rig.upgrade(&lab.server).expect_err("a refusal");
+    assert_contains(&error, &["passed socket 3 for TCP 127.0.0.1:8443"]);
+    assert_ready();
+}
+
 /// Socket activation: clients that come while no proxy runs wait in the manager's socket, and are served by
 /// the next proxy.
 #[test]

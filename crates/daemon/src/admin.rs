@@ -37,7 +37,7 @@ impl AdminArgs {
         &self,
         inherited: &mut InheritedSockets,
         mut previous: Option<&mut Predecessor>,
-    ) -> anyhow::Result<Vec<AdminListener>> {
+    ) -> anyhow::Result<Vec<OpenedAdmin>> {
         self.admin
             .iter()
             .map(|addr| take_or_open(addr, inherited, previous.as_deref_mut()))
@@ -49,7 +49,7 @@ impl AdminArgs {
         let listeners = self.open(&mut InheritedSockets::default(), None)?;
         listeners
             .iter()
-            .map(|listener| {
+            .map(|OpenedAdmin { listener, .. }| {
                 let handle = listener.handle().context("--admin")?;
                 // Dropping the listener must not remove the path.
                 handle.give_up_path_ownership();
@@ -59,11 +59,14 @@ impl AdminArgs {
     }
 
     /// Adopts the sockets that another process has opened for these options, in their order.
-    pub fn adopt(&self, sockets: Vec<OwnedFd>) -> Vec<AdminListener> {
+    pub fn adopt(&self, sockets: Vec<OwnedFd>) -> Vec<OpenedAdmin> {
         self.admin
             .iter()
             .zip(sockets)
-            .map(|(addr, socket)| AdminListener::adopt(addr.clone(), socket))
+            .map(|(addr, socket)| OpenedAdmin {
+                listener: AdminListener::adopt(addr.clone(), socket),
+                info: SocketInfo::Admin(addr.to_string()),
+            })
             .collect()
     }
 
@@ -106,11 +109,21 @@ impl AdminArgs {
     }
 }
 
+/// A listener of the admin endpoint from which nothing is accepted yet.
+#[derive(Debug)]
+pub struct OpenedAdmin {
+    /// The listener.
+    pub listener: AdminListener,
+    /// Identifies the socket in an upgrade: a service manager's socket remains one.
+    info: SocketInfo,
+}
+
 /// The admin endpoint before it is served. Its thread runs, so that nothing can fail any more.
 #[derive(Debug, Default)]
 pub struct PreparedAdmin {
     listeners: Vec<AdminListener>,
-    handles: Vec<AdminHandle>,
+    /// For each listener, in their order.
+    handles: Vec<(SocketInfo, AdminHandle)>,
     /// `None` without a listener.
     thread: Option<AdminThread>,
 }
@@ -143,24 +156,24 @@ struct ServedSocket {
 
 impl PreparedAdmin {
     /// Starts the thread for these listeners, if there are any. Fails as [`spawn_with_runtime`] does.
-    pub fn new(listeners: Vec<AdminListener>) -> anyhow::Result<Self> {
-        if listeners.is_empty() {
+    pub fn new(opened: Vec<OpenedAdmin>) -> anyhow::Result<Self> {
+        if opened.is_empty() {
             return Ok(Self::default());
         }
-        let handles: Vec<_> = listeners
-            .iter()
-            .map(AdminListener::handle)
-            .collect::<Result<_, _>>()
-            .context("--admin")?;
-        Ok(Self {
-            listeners,
-            handles,
+        let mut prepared = Self {
             thread: Some(AdminThread::start().context("--admin")?),
-        })
+            ..Self::default()
+        };
+        for OpenedAdmin { listener, info } in opened {
+            let handle = listener.handle().context("--admin")?;
+            prepared.handles.push((info, handle));
+            prepared.listeners.push(listener);
+        }
+        Ok(prepared)
     }
 
-    /// Serves from now on. `args` are those that the listeners were opened for.
-    pub fn serve<H: Health>(self, args: &AdminArgs, server: AdminServer<H>) -> RunningAdmin {
+    /// Serves from now on.
+    pub fn serve<H: Health>(self, server: AdminServer<H>) -> RunningAdmin {
         let Some(AdminThread { runtime, running }) = self.thread else {
             return RunningAdmin::default();
         };
@@ -168,15 +181,16 @@ impl PreparedAdmin {
             let _entered = runtime.enter();
             server.start(self.listeners)
         };
-        let mut sockets = Vec::new();
-        for ((addr, handle), listener) in args.admin.iter().zip(self.handles).zip(served) {
-            let info = SocketInfo::Admin(addr.to_string());
-            sockets.push(ServedSocket {
+        let sockets = self
+            .handles
+            .into_iter()
+            .zip(served)
+            .map(|((info, handle), listener)| ServedSocket {
                 info,
                 handle,
                 listener,
-            });
-        }
+            })
+            .collect();
         RunningAdmin {
             sockets,
             _thread: Some(running),
@@ -232,13 +246,20 @@ impl Drop for RunningAdmin {
 fn take_or_open(
     addr: &AdminAddr,
     inherited: &mut InheritedSockets,
-    previous: Option<&mut Predecessor>,
-) -> anyhow::Result<AdminListener> {
-    if let AdminAddr::Tcp(addr) = addr
-        && let Some(socket) = inherited.tcp.remove(addr)
-    {
-        let socket = socket.try_clone().context("--admin")?;
-        return Ok(AdminListener::Tcp(socket.into()));
+    mut previous: Option<&mut Predecessor>,
+) -> anyhow::Result<OpenedAdmin> {
+    if let AdminAddr::Tcp(addr) = addr {
+        let given = match previous.as_deref_mut() {
+            Some(previous) => previous.take_given(*addr),
+            None => inherited.tcp.remove(addr),
+        };
+        if let Some(socket) = given {
+            let listener = socket.try_clone().context("--admin")?;
+            return Ok(OpenedAdmin {
+                listener: AdminListener::Tcp(listener.into()),
+                info: SocketInfo::Given(socket.label),
+            });
+        }
     }
     let listener = match previous.and_then(|previous| previous.adopt_admin(addr)) {
         Some(adopted) => adopted,
@@ -247,7 +268,10 @@ fn take_or_open(
     if let AdminAddr::Unix(_) = addr {
         refuse_descriptors(&listener);
     }
-    Ok(listener)
+    Ok(OpenedAdmin {
+        listener,
+        info: SocketInfo::Admin(addr.to_string()),
+    })
 }
 
 fn open_socket(addr: &AdminAddr) -> anyhow::Result<AdminListener> {

@@ -196,7 +196,7 @@ async fn start<C: Command>(
         ..Resources::default()
     };
     let server = running.admin_server(&listeners.workers, resources);
-    let admin = admin.serve(&process.admin, server);
+    let admin = admin.serve(server);
     let failure = running.failure();
     let serving = Serving {
         listeners,

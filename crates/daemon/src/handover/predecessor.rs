@@ -145,7 +145,16 @@ impl Predecessor {
         })
     }
 
-    /// Adopts the listener of `--admin` on this address, if there was one.
+    /// Takes the service manager's TCP socket on this address for `--admin`, if there is one.
+    pub(crate) fn take_given(&mut self, addr: SocketAddr) -> Option<InheritedSocket> {
+        let index = self
+            .given
+            .iter()
+            .position(|given| given.is_stream && given.addr == addr)?;
+        Some(self.given.swap_remove(index))
+    }
+
+    /// Adopts the listener of `--admin` on this address, if there was one, and if clients still reach it.
     pub fn adopt_admin(&mut self, wanted: &AdminAddr) -> Option<AdminListener> {
         let addr = wanted.to_string();
         let socket = self.admin.remove(&addr)?;

@@ -134,7 +134,7 @@ async fn serve(
     };
     let health = ExecHealth(Arc::clone(&socket));
     let server = AdminServer::new(registry, health, args.allowed_hosts(), resources);
-    let _running = PreparedAdmin::new(args.adopt(sockets))?.serve(&args, server);
+    let _running = PreparedAdmin::new(args.adopt(sockets))?.serve(server);
     let ((), exited) = tokio::join!(socket.run(&history), program.wait_exit());
     Ok(exited?)
 }

@@ -78,10 +78,12 @@ fn listening_sockets(args: &Args, addrs: &[SocketAddr]) -> anyhow::Result<Vec<Ow
 /// only tries to, so that an error is known before the program starts.
 fn admin_sockets(args: &Args) -> anyhow::Result<impl Iterator<Item = OwnedFd>> {
     let listeners = args.admin.open(&mut InheritedSockets::default(), None)?;
-    Ok(listeners.into_iter().filter_map(|listener| match listener {
-        AdminListener::Tcp(socket) => Some(OwnedFd::from(socket)),
-        AdminListener::Unix(_) => None,
-    }))
+    Ok(listeners
+        .into_iter()
+        .filter_map(|opened| match opened.listener {
+            AdminListener::Tcp(socket) => Some(OwnedFd::from(socket)),
+            AdminListener::Unix(_) => None,
+        }))
 }
 
 /// The addresses to listen on: those of `--listen`, or every address on each of `--ports`.
