@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
@@ -141,6 +141,32 @@ fn upgrade_hands_the_admin_endpoint_over() {
         wait_until("the exit", || rig.servers().is_empty());
         assert!(!fs::exists(&path).expect("stat"));
     }
+}
+
+/// The new process makes a socket of its own at a path that no longer leads to the old one's, as at a start. If another process
+/// listens there by now, the upgrade is refused.
+#[test]
+fn admin_path_that_was_removed_is_made_again_and_one_of_another_process_is_left() {
+    let lab = Lab::new();
+    let scratch = Scratch::new();
+    let path = scratch.path_text("admin.sock");
+    let socket = format!("--admin=unix:{path}");
+    let args = [PROXY_ARGS, &[&socket]].concat();
+    let mut rig = UpgradeRig::start(&lab.server, &args);
+    let by_path = ["--unix-socket", &path];
+    fs::remove_file(&path).expect("the socket");
+    rig.upgrade(&lab.server).expect("it upgrades");
+    rig.wait_drained();
+    assert_eq!(get(&lab.server, &by_path, "/readyz"), "ready\n200");
+
+    fs::remove_file(&path).expect("the socket");
+    let other = UnixListener::bind(&path).expect("bind(2)");
+    let error = rig.upgrade(&lab.server).expect_err("a refusal");
+    assert_contains(&error, &["another process listens there"]);
+    rig.signal(Signal::TERM);
+    wait_until("the exit", || rig.servers().is_empty());
+    assert!(fs::exists(&path).expect("stat"));
+    drop(other);
 }
 
 /// Runs `work` while another thread calls `connect` again and again, which panics if a connection is refused.

@@ -13,6 +13,7 @@ use peername_proxy::udp::{Dialect, ReceivedState, RestoreError, UdpListeners};
 use peername_server::listeners::InheritedSockets;
 use peername_sys::ipc::fd_passing::take_inherited;
 use peername_sys::ipc::inherited_socket::InheritedSocket;
+use peername_sys::ipc::unix_socket_file::is_bound_at;
 use peername_sys::process::stderr;
 use peername_sys::socket::transparent;
 
@@ -157,6 +158,9 @@ impl Predecessor {
     /// Adopts the listener of `--admin` on this address, if there was one, and if clients still reach it.
     pub fn adopt_admin(&mut self, wanted: &AdminAddr) -> Option<AdminListener> {
         let addr = wanted.to_string();
+        if !is_reached(wanted, self.admin.get(&addr)?) {
+            return None;
+        }
         let socket = self.admin.remove(&addr)?;
         self.adopted_admin.insert(addr);
         Some(AdminListener::adopt(wanted.clone(), socket))
@@ -337,3 +341,11 @@ const OTHER_VERSION: &str = "the process that this one was to replace is of anot
 const RECEIVE_LIMIT: Duration = Duration::from_secs(60);
 /// Few enough that a message fits into a socket's buffer.
 const ADOPTED_PER_MESSAGE: usize = 256;
+
+/// Whether the path of a Unix socket still leads to it: the path may have been removed, or be another process's by now.
+fn is_reached(addr: &AdminAddr, socket: &OwnedFd) -> bool {
+    match addr {
+        AdminAddr::Tcp(_) => true,
+        AdminAddr::Unix(path) => is_bound_at(socket, path),
+    }
+}

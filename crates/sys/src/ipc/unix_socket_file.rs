@@ -1,8 +1,10 @@
 //! Unix listening sockets, and the files that they are bound to.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -11,7 +13,10 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use rustix::net::{
+    AddressFamily, SocketAddrAny, SocketAddrUnix, SocketFlags, SocketType, connect, getpeername,
+    getsockname, socket_with,
+};
 
 use crate::event::wait_readable;
 use crate::fs::FileId;
@@ -134,24 +139,32 @@ impl Drop for UnixSocketFile {
 }
 
 /// Whether connections to `path` arrive at this socket, which a process has bound by [`UnixSocketFile::bind`], and not at one
-/// that has replaced it. Connects once, and leaves that connection in the backlog, without a byte.
+/// that has replaced it. No other process may accept from it. Connects once, and leaves that connection in the backlog, without
+/// a byte.
 pub fn is_reached_at(socket: &UnixListener, path: &Path) -> bool {
-    let Ok(bound) = socket.local_addr() else {
+    is_bound_at(socket, path)
+        && wait_readable([socket.as_fd()], Some(Duration::ZERO)).unwrap_or(false)
+}
+
+/// Whether the socket at `path` has the name of this one, which has the id of the process that has bound it by
+/// [`UnixSocketFile::bind`]. Connects once, without a byte. Other processes may accept from the socket.
+pub fn is_bound_at(socket: impl AsFd, path: &Path) -> bool {
+    let Some(bound) = name_of(getsockname(socket).ok()) else {
         return false;
     };
-    // The name has the id of the process that has bound the socket. A connection has the name of the socket that it arrived at.
-    let is_named = match connect_at_once(path) {
-        Ok(probe) => probe.peer_addr().is_ok_and(|reached| {
-            bound.as_pathname().is_some() && reached.as_pathname() == bound.as_pathname()
-        }),
-        // The backlog is full.
-        Err(Errno::AGAIN) => {
-            let bound = bound.as_pathname();
-            bound.is_some_and(|bound| bound.with_extension("") == path)
-        }
+    match connect_at_once(path) {
+        // A connection has the name of the socket that it arrived at.
+        Ok(probe) => name_of(getpeername(&probe).ok().flatten()).as_ref() == Some(&bound),
+        // The backlog is full, or this process may not connect.
+        Err(Errno::AGAIN | Errno::ACCESS) => bound.with_extension("") == path,
         Err(_) => false,
-    };
-    is_named && wait_readable([socket.as_fd()], Some(Duration::ZERO)).unwrap_or(false)
+    }
+}
+
+fn name_of(addr: Option<SocketAddrAny>) -> Option<PathBuf> {
+    let addr = SocketAddrUnix::try_from(addr?).ok()?;
+    let name = OsStr::from_bytes(addr.path_bytes()?);
+    Some(PathBuf::from(name))
 }
 
 /// Connects without waiting for an entry of the backlog.
@@ -216,6 +229,9 @@ mod tests {
         assert!(is_reached_at(&first, &path));
         let second = bind_as("8");
         assert!(is_reached_at(&second, &path) && !is_reached_at(&first, &path));
+        // Another process may accept the connection at once.
+        drop((second.accept().unwrap(), second.accept().unwrap()));
+        assert!(is_bound_at(&second, &path) && !is_bound_at(&first, &path));
         rustix::net::listen(&second, 0).unwrap();
         let _waiting: Vec<_> = std::iter::from_fn(|| connect_at_once(&path).ok()).collect();
         assert!(is_reached_at(&second, &path), "the backlog is full");
