@@ -60,7 +60,7 @@ fn libraries_export_the_intercepted_functions_and_their_version() {
         "getsockname",
         "getsockopt",
         "listen",
-        "peername_preload_6",
+        "peername_preload_7",
         "posix_spawn",
         "posix_spawnp",
     ];

@@ -58,7 +58,7 @@ impl Library {
     /// the environment variables.
     fn version_symbol(self) -> &'static [u8] {
         match self {
-            Self::Accept => b"\0peername_preload_6\0",
+            Self::Accept => b"\0peername_preload_7\0",
             Self::Connect => b"\0peername_connect_1\0",
         }
     }

@@ -4,7 +4,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::gauge::Gauge;
 use crate::layout::FIXED_WORDS;
-use crate::settings::{Counter, Settings, USED};
+use crate::settings::{Counter, Settings, Word};
 
 /// The values of the counters and gauges of a table, or of several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +39,7 @@ impl Counts {
     /// Adds the gauges of a table, and the number of its entries.
     pub fn add_gauges(&mut self, other: &Self) {
         let gauges = Gauge::ALL.into_iter().map(Settings::gauge_index);
-        self.add(other, gauges.chain([USED]));
+        self.add(other, gauges.chain([Word::Used as usize]));
     }
 
     fn add(&mut self, other: &Self, indices: impl Iterator<Item = usize>) {
@@ -56,7 +56,7 @@ impl Settings<'_> {
     pub fn store_counts(self, counts: &Counts) {
         let counters = Counter::ALL.into_iter().map(Self::counter_index);
         let gauges = Gauge::ALL.into_iter().map(Self::gauge_index);
-        for index in counters.chain(gauges).chain([USED]) {
+        for index in counters.chain(gauges).chain([Word::Used as usize]) {
             let word: Option<&AtomicU64> = self.0.fixed.get(index);
             if let (Some(word), Some(value)) = (word, counts.0.get(index)) {
                 word.store(*value, Ordering::Relaxed);

@@ -2,7 +2,8 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use crate::settings::Settings;
+use crate::layout::FIXED_WORDS;
+use crate::settings::{Counter, Settings, Word};
 
 /// A number that the supervisor stores, with its offset from the first gauge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,8 +14,8 @@ pub enum Gauge {
     ReadyConnections,
     /// Calls of accept(2) that wait at the supervisor for a connection.
     PendingAccepts,
-    /// Containers of the agent. The words 3 to 5 are the refusal verbosity and two settings.
-    Containers = 6,
+    /// Containers of the agent.
+    Containers,
     /// 1 while a list of clients can't be read and the previous one stays in force; of the agent the number of such containers.
     StaleLists,
 }
@@ -44,28 +45,25 @@ pub enum RefusalVerbosity {
 impl<'m> Settings<'m> {
     /// Stores a gauge.
     pub fn set_gauge(self, gauge: Gauge, value: u64) {
-        if let Some(word) = self.shared_word(gauge as usize) {
+        if let Some(word) = self.gauge_word(gauge) {
             word.store(value, Ordering::Relaxed);
         }
     }
 
     /// The value of a gauge.
     pub fn gauge(self, gauge: Gauge) -> u64 {
-        let word = self.shared_word(gauge as usize);
+        let word = self.gauge_word(gauge);
         word.map_or(0, |word| word.load(Ordering::Relaxed))
     }
 
     /// Sets which refusals are logged from now on.
     pub fn set_refusal_verbosity(self, verbosity: RefusalVerbosity) {
-        if let Some(word) = self.shared_word(VERBOSITY) {
-            word.store(verbosity as u64, Ordering::Relaxed);
-        }
+        self.set(Word::RefusalVerbosity, verbosity as u64);
     }
 
     /// Which refusals are logged.
     pub fn refusal_verbosity(self) -> RefusalVerbosity {
-        let word = self.shared_word(VERBOSITY);
-        match word.map_or(0, |word| word.load(Ordering::Relaxed)) {
+        match self.get(Word::RefusalVerbosity) {
             0 => RefusalVerbosity::Off,
             1 => RefusalVerbosity::Throttled,
             _ => RefusalVerbosity::Each,
@@ -77,20 +75,19 @@ impl<'m> Settings<'m> {
         FIRST_GAUGE.saturating_add(gauge as usize)
     }
 
-    fn shared_word(self, offset: usize) -> Option<&'m AtomicU64> {
-        self.0.fixed.get(FIRST_GAUGE.saturating_add(offset))
+    fn gauge_word(self, gauge: Gauge) -> Option<&'m AtomicU64> {
+        self.0.fixed.get(Self::gauge_index(gauge))
     }
 }
 
 /// The index of the first gauge among the fixed words: behind the counters.
-const FIRST_GAUGE: usize = 36;
-/// The offset of the refusal verbosity from the first gauge.
-const VERBOSITY: usize = 3;
+const FIRST_GAUGE: usize = Word::FirstCounter as usize + Counter::ALL.len();
+const _: () = assert!(FIRST_GAUGE + Gauge::ALL.len() <= FIXED_WORDS);
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Counter, Table, zeroed_memory};
+    use crate::{Table, zeroed_memory};
 
     #[test]
     fn gauges_and_counters_do_not_overlap() {

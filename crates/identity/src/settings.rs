@@ -150,29 +150,32 @@ impl<'m> Settings<'m> {
             (REQUIRE_CLIENT, policy.headers.require_client),
         ];
         let flags = flags.map(|(flag, is_set)| if is_set { flag } else { 0 });
-        self.set(FLAGS, flags.iter().fold(0, |flags, flag| flags | flag));
-        self.set(SOURCES, policy.sources.to_word());
-        self.set(MAX_HEADER, policy.max_header as u64);
-        self.set(NAMESPACE, policy.namespace);
-        self.set(LISTING, policy.listing.to_word());
+        self.set(
+            Word::Flags,
+            flags.iter().fold(0, |flags, flag| flags | flag),
+        );
+        self.set(Word::Sources, policy.sources.to_word());
+        self.set(Word::MaxHeader, policy.max_header as u64);
+        self.set(Word::Namespace, policy.namespace);
+        self.set(Word::Listing, policy.listing.to_word());
         let [fifth, sixth] = pass;
-        self.set(PASS_FIFTH, fifth);
-        self.set(PASS_SIXTH, sixth);
+        self.set(Word::PassFifth, fifth);
+        self.set(Word::PassSixth, sixth);
         for (words, network) in self.0.networks.iter().zip(networks) {
             network.store(words);
         }
-        self.set(TRUSTED, networks.len().min(MAX_NETWORKS) as u64);
-        self.set(SWEEP_AT, (self.0.keys.len() as u64) >> 1);
-        self.word(MAGIC).store(MAGIC_VALUE, Ordering::Release);
+        self.set(Word::Trusted, networks.len().min(MAX_NETWORKS) as u64);
+        self.set(Word::SweepAt, (self.0.keys.len() as u64) >> 1);
+        self.word(Word::Magic).store(MAGIC_VALUE, Ordering::Release);
     }
 
     /// Whether the settings have been written by this version.
     pub(crate) fn are_of_this_version(self) -> bool {
-        self.word(MAGIC).load(Ordering::Acquire) == MAGIC_VALUE
+        self.word(Word::Magic).load(Ordering::Acquire) == MAGIC_VALUE
     }
 
     pub(crate) fn are_unwritten(self) -> bool {
-        self.word(MAGIC).load(Ordering::Acquire) == 0
+        self.word(Word::Magic).load(Ordering::Acquire) == 0
     }
 
     /// The rules for connections.
@@ -186,26 +189,26 @@ impl<'m> Settings<'m> {
                 strict: self.has(STRICT_HEADERS),
                 require_client: self.has(REQUIRE_CLIENT),
             },
-            sources: SourcePolicy::from_word(self.get(SOURCES)),
-            max_header: usize::try_from(self.get(MAX_HEADER)).unwrap_or(usize::MAX),
-            namespace: self.get(NAMESPACE),
+            sources: SourcePolicy::from_word(self.get(Word::Sources)),
+            max_header: usize::try_from(self.get(Word::MaxHeader)).unwrap_or(usize::MAX),
+            namespace: self.get(Word::Namespace),
             listing: self.listing(),
         }
     }
 
     /// See [`Policy::listing`].
     pub(crate) fn listing(self) -> SocketListing {
-        SocketListing::from_word(self.get(LISTING))
+        SocketListing::from_word(self.get(Word::Listing))
     }
 
     /// 1 once the client of an MPTCP socket has been stored: as long as it is 0, a lookup need not query the socket's protocol.
     pub(crate) fn multipath_flag(self) -> &'m AtomicU64 {
-        self.word(MULTIPATH)
+        self.word(Word::Multipath)
     }
 
     /// Whether the trusted networks contain this address.
     pub fn trusts(self, peer: IpAddr) -> bool {
-        let trusted = usize::try_from(self.get(TRUSTED)).unwrap_or_default();
+        let trusted = usize::try_from(self.get(Word::Trusted)).unwrap_or_default();
         let networks = self.0.networks.iter().take(trusted);
         networks
             .map(Network::load)
@@ -226,7 +229,7 @@ impl<'m> Settings<'m> {
     /// read. The seccomp filter of `peername exec` allows a call with these arguments, and sends every other call to the
     /// supervisor. So a process without the library can't accept by itself.
     pub fn pass(self) -> SpareArguments {
-        [self.get(PASS_FIFTH), self.get(PASS_SIXTH)]
+        [self.get(Word::PassFifth), self.get(Word::PassSixth)]
     }
 
     /// Increments a counter.
@@ -244,34 +247,34 @@ impl<'m> Settings<'m> {
 
     /// The number of occupied slots.
     pub fn used(self) -> u64 {
-        self.get(USED)
+        self.get(Word::Used)
     }
 
     pub(crate) fn used_word(self) -> &'m AtomicU64 {
-        self.word(USED)
+        self.word(Word::Used)
     }
 
     /// The number of sweeps that have begun ([`crate::Table::begin_sweep`]).
     pub(crate) fn sweep_number(self) -> &'m AtomicU64 {
-        self.word(SWEEP)
+        self.word(Word::Sweep)
     }
 
     /// The number of refusals recorded so far.
     pub(crate) fn refusal_count(self) -> &'m AtomicU64 {
-        self.word(REFUSALS)
+        self.word(Word::Refusals)
     }
 
     /// 1 if the reader of refusals was woken since it last armed the wake-up.
     pub(crate) fn unread_flag(self) -> &'m AtomicU64 {
-        self.word(UNREAD)
+        self.word(Word::Unread)
     }
 
     /// Claims the sweep, if one is due. Returns true to one caller only.
     pub fn claim_sweep(self) -> bool {
-        let at = self.get(SWEEP_AT);
-        self.get(USED) >= at
+        let at = self.get(Word::SweepAt);
+        self.get(Word::Used) >= at
             && self
-                .word(SWEEP_AT)
+                .word(Word::SweepAt)
                 .compare_exchange(at, u64::MAX, Ordering::Relaxed, Ordering::Relaxed)
                 .is_ok()
     }
@@ -279,14 +282,14 @@ impl<'m> Settings<'m> {
     /// Schedules the next sweep, at the end of one. It is due when half of the slots that are free now are occupied.
     pub fn schedule_sweep(self) {
         let slots = self.0.keys.len() as u64;
-        let used = self.get(USED).min(slots);
+        let used = self.get(Word::Used).min(slots);
         let free = slots.saturating_sub(used);
-        self.set(SWEEP_AT, used.saturating_add((free >> 1).max(1)));
+        self.set(Word::SweepAt, used.saturating_add((free >> 1).max(1)));
     }
 
     /// The index of a counter among the fixed words.
     pub(crate) fn counter_index(counter: Counter) -> usize {
-        FIRST_COUNTER.saturating_add(counter as usize)
+        (Word::FirstCounter as usize).saturating_add(counter as usize)
     }
 
     fn counter_word(self, counter: Counter) -> Option<&'m AtomicU64> {
@@ -294,50 +297,52 @@ impl<'m> Settings<'m> {
     }
 
     fn has(self, flag: u64) -> bool {
-        self.get(FLAGS) & flag != 0
+        self.get(Word::Flags) & flag != 0
     }
 
-    pub(crate) fn get(self, index: usize) -> u64 {
-        self.word(index).load(Ordering::Relaxed)
+    pub(crate) fn get(self, word: Word) -> u64 {
+        self.word(word).load(Ordering::Relaxed)
     }
 
-    pub(crate) fn set(self, index: usize, value: u64) {
-        self.word(index).store(value, Ordering::Relaxed);
+    pub(crate) fn set(self, word: Word, value: u64) {
+        self.word(word).store(value, Ordering::Relaxed);
     }
 
-    /// `index` is one of the constants below. The fallback is never used: it is there because nothing may panic.
-    fn word(self, index: usize) -> &'m AtomicU64 {
+    /// The fallback is never used: it is there because nothing may panic.
+    pub(crate) fn word(self, word: Word) -> &'m AtomicU64 {
         let [first, ..] = self.0.fixed;
-        self.0.fixed.get(index).unwrap_or(first)
+        self.0.fixed.get(word as usize).unwrap_or(first)
     }
+}
+
+/// The fixed words. The counters begin with the last one, the gauges ([`crate::gauge`]) behind the counters.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Word {
+    Magic,
+    Flags,
+    Used,
+    SweepAt,
+    MaxHeader,
+    Namespace,
+    Trusted,
+    Sweep,
+    Sources,
+    PassFifth,
+    PassSixth,
+    Refusals,
+    Unread,
+    Listing,
+    Multipath,
+    RefusalVerbosity,
+    WakeupFirst,
+    WakeupSecond,
+    FirstCounter,
 }
 
 /// `peernam`, then the version of the layout: a library of another version does not use the table.
 const MAGIC_VALUE: u64 = u64::from_be_bytes(*b"peernam\x0b");
 
-// The indices of the fixed words. The counters follow UNREAD. The gauges (`crate::gauge`) begin behind the counters, and
-// LISTING and MULTIPATH are among them; the secret of wake-up connections follows.
-const MAGIC: usize = 0;
-const FLAGS: usize = 1;
-pub(crate) const USED: usize = 2;
-const SWEEP_AT: usize = 3;
-const MAX_HEADER: usize = 4;
-const NAMESPACE: usize = 5;
-const TRUSTED: usize = 6;
-const SWEEP: usize = 7;
-const SOURCES: usize = 8;
-const PASS_FIFTH: usize = 9;
-const PASS_SIXTH: usize = 10;
-const REFUSALS: usize = 11;
-const UNREAD: usize = 12;
-const LISTING: usize = 40;
-const MULTIPATH: usize = 41;
-pub(crate) const WAKEUP_FIRST: usize = 43;
-pub(crate) const WAKEUP_SECOND: usize = 44;
-/// The first counter; one word each, up to the first gauge ([`crate::gauge`]).
-const FIRST_COUNTER: usize = 13;
-
-// The bits of the word FLAGS.
+// The bits of `Word::Flags`.
 const HEADER_REQUIRED: u64 = 1;
 const ALL_PORTS: u64 = 1 << 1;
 const SHOW_DESTINATION: u64 = 1 << 2;

@@ -7,7 +7,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use crate::header_check::Peeked;
 use crate::port_set::PortSet;
-use crate::settings::{Settings, WAKEUP_FIRST, WAKEUP_SECOND};
+use crate::settings::{Settings, Word};
 
 impl<'m> Settings<'m> {
     /// The source ports of the header waiter's wake-up connections from this address. There is a set for 127.0.0.1, one for ::1,
@@ -31,10 +31,10 @@ impl<'m> Settings<'m> {
     /// still.
     pub fn set_wakeup_secret(self, secret: [u64; 2]) {
         let [first, second] = secret;
-        if self.get(WAKEUP_FIRST) == 0 {
+        if self.get(Word::WakeupFirst) == 0 {
             // Never 0.
-            self.set(WAKEUP_FIRST, first | 1);
-            self.set(WAKEUP_SECOND, second);
+            self.set(Word::WakeupFirst, first | 1);
+            self.set(Word::WakeupSecond, second);
         }
     }
 
@@ -42,8 +42,8 @@ impl<'m> Settings<'m> {
     /// Another program at the listener's address (SO_REUSEPORT) may read them. With them it can have its own connections dropped,
     /// and nothing else.
     pub fn wakeup_secret(self) -> Option<[u8; WAKEUP_SECRET_LEN]> {
-        let first = self.get(WAKEUP_FIRST);
-        let secret = u128::from(first) << 64 | u128::from(self.get(WAKEUP_SECOND));
+        let first = self.get(Word::WakeupFirst);
+        let secret = u128::from(first) << 64 | u128::from(self.get(Word::WakeupSecond));
         (first != 0).then_some(secret.to_be_bytes())
     }
 

@@ -21,7 +21,7 @@ use crate::{accept, imports, listener_cache, standalone, waiter_client};
 
 /// The symbol that the launcher searches the file for: the version of the table that the library reads.
 #[unsafe(no_mangle)]
-pub static peername_preload_6: u8 = 0;
+pub static peername_preload_7: u8 = 0;
 
 #[used]
 #[unsafe(link_section = ".init_array")]

@@ -8,7 +8,7 @@ use rustix::net::{Shutdown, SocketFlags, acceptfrom_with};
 use socket2::{Protocol, SockRef, Type};
 
 use super::socket_info::{is_listener, tcp_info};
-use crate::socket::{self, BindOptions, discard_all};
+use crate::socket::{self, BindOptions};
 use crate::{NameCall, Result};
 
 /// Opens a non-blocking listening socket on `addr`.
@@ -67,7 +67,7 @@ pub fn check_address_free(addr: SocketAddr) -> Result<()> {
 ///
 /// Sockets with SO_REUSEADDR share an address until one of them listens, and without it bind(2) fails for the connections of an
 /// earlier process. So the claim listens for a moment, which only one can do, and keeps the address without SO_REUSEADDR from
-/// then on. It discards SYNs meanwhile, so that clients are refused rather than reset.
+/// then on. A client that connects in that moment is reset, as it would be refused before and after.
 ///
 /// # Errors
 ///
@@ -75,7 +75,6 @@ pub fn check_address_free(addr: SocketAddr) -> Result<()> {
 pub fn claim_address(addr: SocketAddr) -> Result<TcpListener> {
     let claim = bind(addr, BindOptions::ALONE)?;
     let socket = SockRef::from(&claim);
-    discard_all(&socket)?;
     rustix::net::listen(&claim, 0).call("listen(2)")?;
     socket
         .set_reuse_address(false)
