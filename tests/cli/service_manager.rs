@@ -319,14 +319,9 @@ fn units_are_valid_and_tight() {
         .collect();
     assert_eq!(findings, [""; 0], "{printed}");
     for path in paths.iter().filter(|path| path.ends_with(".service")) {
-        let threshold = match path {
-            // The agent enters the networks of containers, and writes to their memory.
-            path if path.contains("agent") => "40",
-            path if path.contains("routes") => "20",
-            // It drops its capability: capset(2) can only take away, but counts as the whole group @privileged.
-            path if path.contains("forward") => "20",
-            _ => "15",
-        };
+        // The agent enters the networks of containers, and writes to their memory. The others drop capabilities: capset(2) can
+        // only take away, but counts as the whole group @privileged.
+        let threshold = if path.contains("agent") { "40" } else { "20" };
         let output = Command::new("systemd-analyze")
             .args(["security", "--offline=true", "--threshold", threshold, path])
             .output()

@@ -48,7 +48,7 @@ os.execvp(sys.argv[2], sys.argv[2:])";
         "exec --mode=preload --trust=any",
         "exec --mode=notify --trust=any",
         "exec --mode=netns --trust=any --ports=8443",
-        "exec --connect",
+        "exec --connect --source=192.0.2.1:1",
         "jail -q",
         "jail -q --fail-on-deny",
     ] {

@@ -21,7 +21,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::error::{ContextKind, ErrorKind};
-use peername_daemon::command;
+use peername_daemon::command::{self, Command as _};
 use peername_daemon::options::Given;
 use peername_daemon::usage::secrets::mask_words;
 use peername_daemon::value;
@@ -132,4 +132,15 @@ impl Command {
             Self::Man(args) => man::run(&args),
         }
     }
+}
+
+/// Whether the command line is of a command that reads its configuration again at SIGHUP.
+pub(crate) fn reloads(argv: &[OsString]) -> bool {
+    let names = [
+        proxy::Args::NAME,
+        forward::Args::NAME,
+        intercept::Args::NAME,
+    ];
+    argv.get(1)
+        .is_some_and(|word| names.iter().any(|name| word == name))
 }

@@ -22,6 +22,7 @@ use std::io;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
+use peername_daemon::signals::Signals;
 use peername_daemon::usage::UsageError;
 use peername_daemon::usage::error_text::with_causes;
 use peername_daemon::{handover, logging, value};
@@ -63,6 +64,10 @@ fn main() -> ExitCode {
 
 /// Runs a command line of peername's own.
 fn run(argv: &[OsString]) -> ExitCode {
+    if cmd::reloads(argv) {
+        // Options may have names, which are resolved as they are parsed.
+        Signals::defer();
+    }
     match help::parse(argv) {
         Ok(args) => {
             warn_of_older_names(argv);

@@ -39,7 +39,7 @@ pub enum SignalEvent {
 impl Signals {
     /// Has the signals that do not ask to stop wait until [`Self::listen`]: they would end a process that reads its files and
     /// resolves names, which may take long.
-    pub(crate) fn defer() {
+    pub fn defer() {
         block(&DEFERRED);
     }
 
