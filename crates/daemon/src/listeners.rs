@@ -151,7 +151,7 @@ impl OpenedListeners {
                 wanted_udp.push((wanted, plan));
             }
         }
-        let existing_tcp = split_existing(existing, plans, Transport::Tcp);
+        let existing_tcp = existing_listeners(existing, plans, Transport::Tcp);
         let mut tcp = Listeners::open(&wanted_tcp, &existing_tcp, workers, inherited)?;
         for plan in plans.iter().filter(|plan| plan.transparent) {
             let ids: HashSet<_> = wanted_tcp
@@ -166,15 +166,15 @@ impl OpenedListeners {
             groups: Vec::new(),
             wanted_tcp,
         };
-        let mut existing_udp = split_existing(existing, plans, Transport::Udp);
+        let mut existing_udp = existing_listeners(existing, plans, Transport::Udp);
         // Sockets that this process takes over are no conflict. Those that the previous process drains are: it would receive
         // datagrams of clients of an overlapping listener.
         let previous_udp = inherited.previous_udp.keys();
         let taken = previous_udp.filter(|addr| plans.iter().any(|plan| plan.udp.contains(addr)));
-        existing_udp.closing.extend(taken);
+        existing_udp.open.extend(taken);
         for (wanted, plan) in wanted_udp {
             let group = UdpGroup::open(wanted, plan, &existing_udp, workers, inherited)?;
-            existing_udp.staying.extend(group.addresses());
+            existing_udp.open.extend(group.addresses());
             open.groups.push(group);
         }
         Ok(open)
@@ -307,20 +307,24 @@ fn assign_ids(
         .collect()
 }
 
-/// Splits the existing listeners of a protocol into those that stay, and those that the plans do not list any more.
-fn split_existing(
+/// The listeners of a protocol that are open, and those that the plans list.
+fn existing_listeners(
     existing: &ListenerIds,
     plans: &[&ListenPlan],
     transport: Transport,
 ) -> ExistingListeners {
-    let wanted = plans.iter().flat_map(|plan| plan.listen(transport));
-    let wanted: HashSet<_> = wanted.copied().collect();
-    let (staying, closing) = existing
-        .keys()
-        .filter(|(protocol, _)| *protocol == transport)
-        .map(|&(_, addr)| addr)
-        .partition(|addr| wanted.contains(addr));
-    ExistingListeners { staying, closing }
+    ExistingListeners {
+        open: existing
+            .keys()
+            .filter(|(protocol, _)| *protocol == transport)
+            .map(|&(_, addr)| addr)
+            .collect(),
+        configured: plans
+            .iter()
+            .flat_map(|plan| plan.listen(transport))
+            .copied()
+            .collect(),
+    }
 }
 
 /// Descriptors of a worker of a UDP group: an epoll instance, the socket of a new session before another session is evicted for

@@ -111,7 +111,7 @@ impl Listeners {
     ) -> Result<Self, BindError> {
         let mut existing = existing.clone();
         // Sockets of the previous process are no conflict either, whether they are taken or not wanted any more.
-        existing.closing.extend(inherited.previous_tcp.keys());
+        existing.open.extend(inherited.previous_tcp.keys());
         let previous = PreviousSockets::take(wanted, &mut inherited.previous_tcp);
         let mut opener = TcpOpener {
             inherited: &inherited.tcp,

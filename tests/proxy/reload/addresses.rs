@@ -2,7 +2,7 @@
 //! step.
 
 use std::io::ErrorKind;
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
 
 use rustix::process::Signal;
 
@@ -10,7 +10,9 @@ use crate::harness::addr::{BALANCER_V4, FRONT_V4, LISTEN_V4, TARGET_V4, fresh_cl
 use crate::harness::backend::Backend;
 use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes;
-use crate::harness::lab::{Lab, Process, Scratch, assert_contains, stderr_text, wait_until};
+use crate::harness::lab::{
+    Lab, Process, Scratch, WAIT_LIMIT, assert_contains, stderr_text, wait_until,
+};
 use crate::harness::peername::{BINARY, Peername};
 use crate::harness::rig::proxy::connect_fresh_client;
 
@@ -124,6 +126,31 @@ fn ipv6_wildcard_beside_an_ipv4_address_accepts_no_other_ipv4() {
     let refused = lab.balancer.enter(|| TcpStream::connect(LISTEN_V4));
     let error = refused.expect_err("nothing listens there").kind();
     assert_eq!(error, ErrorKind::ConnectionRefused);
+}
+
+/// Over UDP, where each table has sockets of its own, also if the table with `[::]` is the first.
+#[test]
+fn ipv6_wildcard_of_any_udp_table_accepts_no_other_ipv4() {
+    let specific = "127.0.0.1:8443";
+    for addresses in [["[::]:8443", specific], [specific, "[::]:8443"]] {
+        let (lab, scratch) = (Lab::new(), Scratch::new());
+        let (proxy, write_addresses) = start(&lab, &scratch, "--workers=1", "udp");
+        write_addresses(&addresses);
+        assert_reloads(&proxy, 1);
+        let bind = || UdpSocket::bind((BALANCER_V4, 0));
+        let client = lab.balancer.enter(bind).expect("a socket");
+        client.connect(LISTEN_V4).expect("a route");
+        client
+            .set_read_timeout(Some(WAIT_LIMIT))
+            .expect("a time limit");
+        client.send(b"?").expect("it is sent");
+        let refused = client.recv(&mut [0]).expect_err("nothing listens there");
+        assert_eq!(
+            refused.kind(),
+            ErrorKind::ConnectionRefused,
+            "{addresses:?}"
+        );
+    }
 }
 
 #[test]

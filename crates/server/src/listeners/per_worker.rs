@@ -10,21 +10,18 @@ use peername_sys::socket::BindOptions;
 
 use super::bind_error::BindError;
 
-/// Addresses that this process listens on already, with the same protocol.
+/// Listeners of this process with the same protocol.
 #[derive(Clone, Debug, Default)]
 pub struct ExistingListeners {
-    /// Listeners that stay open.
-    pub staying: Vec<SocketAddr>,
-    /// Listeners that are about to be closed.
-    pub closing: Vec<SocketAddr>,
+    /// Those that are open, also those that are about to be closed.
+    pub open: Vec<SocketAddr>,
+    /// All that the configuration has, open or not.
+    pub configured: Vec<SocketAddr>,
 }
 
 impl ExistingListeners {
     fn overlaps(&self, addr: SocketAddr) -> bool {
-        self.staying
-            .iter()
-            .chain(&self.closing)
-            .any(|&other| overlap(addr, other))
+        self.open.iter().any(|&other| overlap(addr, other))
     }
 }
 
@@ -32,7 +29,7 @@ impl ExistingListeners {
 pub struct OpenRequest<'a> {
     /// The addresses to listen on.
     pub listen: Vec<SocketAddr>,
-    /// The addresses that this process listens on already.
+    /// The further listeners of this process.
     pub existing: &'a ExistingListeners,
     /// The number of workers, each of which gets a socket on each address.
     pub workers: usize,
@@ -88,8 +85,8 @@ pub fn open_per_worker<O: SocketOpener>(
             claimed.push(addr);
         }
     }
-    let staying = &request.existing.staying;
-    let first = open_all(&request.listen, staying, opener)?;
+    let configured = &request.existing.configured;
+    let first = open_all(&request.listen, configured, opener)?;
     opener.first_are_bound();
     let mut bound = Vec::new();
     for (socket, &addr) in first.iter().zip(&request.listen) {
@@ -99,7 +96,7 @@ pub fn open_per_worker<O: SocketOpener>(
         bound.push(local_addr);
     }
     iter::once(Ok(first))
-        .chain((1..request.workers).map(|_| open_all(&bound, staying, opener)))
+        .chain((1..request.workers).map(|_| open_all(&bound, configured, opener)))
         .collect()
 }
 
@@ -115,10 +112,10 @@ fn includes(wide: SocketAddr, narrow: SocketAddr) -> bool {
     wide.is_ipv4() == narrow.is_ipv4() && covers(wide, narrow)
 }
 
-/// Opens a socket on each address. `staying` are the addresses that this process listens on besides.
+/// Opens a socket on each address. `configured` are all addresses that this process is to listen on.
 fn open_all<O: SocketOpener>(
     addrs: &[SocketAddr],
-    staying: &[SocketAddr],
+    configured: &[SocketAddr],
     opener: &mut O,
 ) -> Result<Vec<O::Socket>, BindError> {
     // Ports on which `[::]` leaves IPv4 to other listeners. Otherwise it would accept IPv4 at addresses that are not listed, or
@@ -126,7 +123,7 @@ fn open_all<O: SocketOpener>(
     // prefers it, and a reload may close it.
     let v4_ports: HashSet<_> = addrs
         .iter()
-        .chain(staying)
+        .chain(configured)
         .filter(|addr| addr.is_ipv4())
         .filter(|addr| !addr.ip().is_unspecified() || opener.is_inherited(**addr))
         .map(SocketAddr::port)
