@@ -9,6 +9,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use peername_sys::process::pidfd::descendants;
+use peername_sys::socket::BindOptions;
+use peername_sys::tcp::listener;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::harness::addr::{LISTEN_V4, TARGET_V4, fresh_client_v4};
@@ -131,6 +133,28 @@ fn upgrade_adds_an_address_that_overlaps_one_of_the_old_process() {
             backend.accept();
         }
     }
+}
+
+/// As a start does: with SO_REUSEPORT, the two programs would share their clients.
+#[test]
+fn upgrade_does_not_join_another_program_beside_an_own_wildcard() {
+    let (lab, scratch) = (Lab::new(), Scratch::new());
+    let config = |listen: &str| {
+        let table = format!("[[forward]]\nlisten = [{listen}]\nto = \"{TARGET_V4}\"\n");
+        scratch.write("forward.toml", &table)
+    };
+    let any = format!("\"0.0.0.0:{}\"", LISTEN_V4.port());
+    let file = config(&any);
+    let mut rig = UpgradeRig::start(&lab.server, &["forward", &format!("--config={file}")]);
+    let shared = BindOptions {
+        reuse_port: true,
+        v6_only: false,
+    };
+    let listen = || listener::listen(LISTEN_V4, shared);
+    let _other = lab.server.enter(listen).expect("another program");
+    config(&format!("{any}, \"{LISTEN_V4}\""));
+    let error = rig.upgrade(&lab.server).expect_err("a refusal");
+    assert_contains(&error, &["another program listens there"]);
 }
 
 /// Sockets of additional workers, and those of new addresses beside the old process's, get no client before the new process

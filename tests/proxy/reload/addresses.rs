@@ -3,7 +3,11 @@
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::os::fd::OwnedFd;
 
+use peername_sys::socket::BindOptions;
+use peername_sys::tcp::listener;
+use peername_sys::udp;
 use rustix::process::Signal;
 
 use crate::harness::addr::{BALANCER_V4, FRONT_V4, LISTEN_V4, TARGET_V4, fresh_client_v4};
@@ -112,6 +116,33 @@ fn reload_replaces_an_address_with_an_overlapping_one() {
         let config = format!("--config={}", scratch.path_text("proxy.toml"));
         let output = Peername::run(&lab.server, &["proxy", &config, workers]);
         assert_contains(&stderr_text(&output), &["another program listens there"]);
+    }
+}
+
+/// Another program with SO_REUSEPORT may listen on an address of the proxy's wildcard. A socket of the proxy on the same address
+/// would take some of that program's clients.
+#[test]
+fn reload_does_not_join_another_program_beside_an_own_wildcard() {
+    let specific = SocketAddr::from(([127, 0, 0, 1], LISTEN_V4.port()));
+    let shared = BindOptions {
+        reuse_port: true,
+        v6_only: false,
+    };
+    for protocol in ["tcp", "udp"] {
+        let (lab, scratch) = (Lab::new(), Scratch::new());
+        let (proxy, write_addresses) = start(&lab, &scratch, "--workers=1", protocol);
+        write_addresses(&["0.0.0.0:8443"]);
+        assert_reloads(&proxy, 1);
+        let other: OwnedFd = lab.server.enter(|| match protocol {
+            "tcp" => listener::listen(specific, shared)
+                .expect("a listener")
+                .into(),
+            _ => udp::listen(specific, shared).expect("a socket").into(),
+        });
+        write_addresses(&["0.0.0.0:8443", "127.0.0.1:8443"]);
+        proxy.reload("another program listens there");
+        drop(other);
+        proxy.reload("\"reloaded\"");
     }
 }
 

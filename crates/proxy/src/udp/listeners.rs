@@ -5,11 +5,11 @@ use std::collections::HashMap;
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
 
-use peername_sys::SyscallError;
 use peername_sys::ipc::inherited_socket::InheritedSocket;
 use peername_sys::socket::transparent;
 use peername_sys::socket::{BindOptions, is_ipv6_only};
 use peername_sys::udp;
+use peername_sys::{SyscallError, Transport};
 
 use super::dialect::Dialect;
 use super::handover::ReceivedState;
@@ -224,6 +224,7 @@ struct UdpOpener<'a> {
 
 impl SocketOpener for UdpOpener<'_> {
     type Socket = UdpSocket;
+    const TRANSPORT: Transport = Transport::Udp;
 
     fn claim(&mut self, addr: SocketAddr) -> peername_sys::Result<()> {
         if !self.is_inherited(addr) {

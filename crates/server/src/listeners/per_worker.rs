@@ -5,8 +5,9 @@ use std::io;
 use std::iter;
 use std::net::SocketAddr;
 
-use peername_sys::NameCall;
+use peername_sys::netlink::SocketLookup;
 use peername_sys::socket::BindOptions;
+use peername_sys::{Errno, NameCall, Transport};
 
 use super::bind_error::BindError;
 
@@ -39,6 +40,9 @@ pub struct OpenRequest<'a> {
 pub trait SocketOpener {
     /// A bound socket.
     type Socket;
+
+    /// The protocol.
+    const TRANSPORT: Transport;
 
     /// Claims the address, so that no other process that does so can listen on it.
     ///
@@ -75,15 +79,18 @@ pub fn open_per_worker<O: SocketOpener>(
 ) -> Result<Vec<Vec<O::Socket>>, BindError> {
     let mut claimed = Vec::new();
     for addr in wildcards_first(&request.listen) {
+        if addr.port() == 0 || claimed.iter().any(|&wide| includes(wide, addr)) {
+            continue;
+        }
         // With SO_REUSEPORT a second proxy would get some of the first one's clients. An overlapping listener of this
         // process is allowed: of 127.0.0.1 and 0.0.0.0, the kernel prefers the more specific one as long as it is open.
-        let is_claimed = claimed.iter().any(|&wide| includes(wide, addr));
-        if addr.port() != 0 && !is_claimed && !request.existing.overlaps(addr) {
-            opener
-                .claim(addr)
-                .map_err(|failed| BindError::new(addr, failed))?;
+        let result = if request.existing.overlaps(addr) {
+            check_beside_own(addr, request.existing, opener)
+        } else {
             claimed.push(addr);
-        }
+            opener.claim(addr)
+        };
+        result.map_err(|failed| BindError::new(addr, failed))?;
     }
     let configured = &request.existing.configured;
     let first = open_all(&request.listen, configured, opener)?;
@@ -110,6 +117,23 @@ fn wildcards_first(addrs: &[SocketAddr]) -> Vec<SocketAddr> {
 /// Whether a claim of `wide` is one of `narrow`.
 fn includes(wide: SocketAddr, narrow: SocketAddr) -> bool {
     wide.is_ipv4() == narrow.is_ipv4() && covers(wide, narrow)
+}
+
+/// Checks that no other program has the address, beside an overlapping listener of this process: a claim would fail because of
+/// that one, so a socket is looked up. Where the kernel or a sandbox permits no lookup, there is no check.
+fn check_beside_own<O: SocketOpener>(
+    addr: SocketAddr,
+    existing: &ExistingListeners,
+    opener: &O,
+) -> peername_sys::Result<()> {
+    if existing.open.contains(&addr) || opener.is_inherited(addr) {
+        return Ok(());
+    }
+    let found = SocketLookup::open().and_then(|lookup| lookup.is_bound(O::TRANSPORT, addr));
+    if found.unwrap_or(false) {
+        return Err(io::Error::from(Errno::ADDRINUSE)).call("bind(2)");
+    }
+    Ok(())
 }
 
 /// Opens a socket on each address. `configured` are all addresses that this process is to listen on.

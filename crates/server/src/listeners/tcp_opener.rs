@@ -5,6 +5,7 @@ use std::io;
 use std::net::{self, SocketAddr};
 use std::sync::Arc;
 
+use peername_sys::Transport;
 use peername_sys::ipc::inherited_socket::InheritedSocket;
 use peername_sys::socket::BindOptions;
 use peername_sys::tcp::{listener, stream};
@@ -61,6 +62,7 @@ impl TcpOpener<'_> {
 
 impl SocketOpener for TcpOpener<'_> {
     type Socket = net::TcpListener;
+    const TRANSPORT: Transport = Transport::Tcp;
 
     fn claim(&mut self, addr: SocketAddr) -> peername_sys::Result<()> {
         if !self.is_inherited(addr) && !self.previous.has(addr) {

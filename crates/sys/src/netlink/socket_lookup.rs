@@ -9,6 +9,7 @@ use rustix::net::{AddressFamily, netlink};
 use super::handle::LOOPBACK;
 use super::raw::{self, NLMSG_ERROR};
 use super::sock_diag::{IPPROTO_TCP, REQUEST_LEN, SOCK_DIAG_BY_FAMILY};
+use crate::socket::Transport;
 use crate::{NameCall, Result};
 
 /// A netlink socket for lookups, of the network namespace of the thread that opened it.
@@ -71,6 +72,27 @@ impl SocketLookup {
         let socket = found_socket(answer).call("recv(SOCK_DIAG_BY_FAMILY)")?;
         let bound_ip = socket.and_then(|socket| socket.get(BOUND_IP));
         Ok(bound_ip.map(|ip| ip.iter().all(|&byte| byte == 0)))
+    }
+
+    /// Whether a listening TCP socket or a UDP socket is bound to exactly this address, rather than to a wildcard. Sockets that
+    /// are bound to a device are not found.
+    pub fn is_bound(&self, transport: Transport, addr: SocketAddr) -> Result<bool> {
+        let mut buffer = [0; 512];
+        // No connection has port 0.
+        let mut peer = addr;
+        peer.set_port(0);
+        let request = match transport {
+            Transport::Tcp => exact_request(IPPROTO_TCP, addr, peer),
+            // Swapped, as in `is_udp_wildcard`.
+            Transport::Udp => exact_request(IPPROTO_UDP, peer, addr),
+        };
+        let answer = self.query(&request, &mut buffer)?;
+        let found = found_socket(answer).call("recv(SOCK_DIAG_BY_FAMILY)")?;
+        // Beside `0.0.0.0`, `[::]` may be found.
+        Ok(found.is_some_and(|socket| {
+            socket.first() == Some(&address_family(addr))
+                && socket.get(BOUND_IP) == Some(&padded_octets(addr.ip()))
+        }))
     }
 
     fn query<'b>(&self, request: &[u8; REQUEST_LEN], answer: &'b mut [u8]) -> Result<&'b [u8]> {
@@ -188,6 +210,25 @@ mod tests {
             let nothing = SocketAddr::new(server.ip(), 9);
             let found = lookup.tcp(nothing, local).unwrap();
             assert_eq!(found, TcpLookup::Missing, "{listen}");
+        }
+    }
+
+    #[test]
+    fn socket_is_bound_to_its_own_address_only() {
+        let lookup = SocketLookup::open().unwrap();
+        for bound in ["127.0.0.1", "0.0.0.0", "::1", "::"] {
+            let listener = TcpListener::bind((bound, 0)).unwrap();
+            let server = UdpSocket::bind((bound, 0)).unwrap();
+            for (transport, port) in [
+                (Transport::Tcp, listener.local_addr().unwrap().port()),
+                (Transport::Udp, server.local_addr().unwrap().port()),
+            ] {
+                for asked in ["127.0.0.1", "0.0.0.0", "::1", "::"] {
+                    let addr = SocketAddr::new(asked.parse().unwrap(), port);
+                    let is_bound = lookup.is_bound(transport, addr).unwrap();
+                    assert_eq!(is_bound, asked == bound, "{bound} {transport:?} {asked}");
+                }
+            }
         }
     }
 
