@@ -117,6 +117,52 @@ fn changed_dialect_is_refused() {
     assert_served(8444);
 }
 
+/// While the old process drains an address that another one overlaps, it would receive datagrams of the other one's clients, and
+/// refuse them. A reload ends its sessions at once.
+#[test]
+fn replacement_by_an_overlapping_address_is_refused() {
+    let (lab, scratch) = (Lab::new(), Scratch::new());
+    let table = |ip| {
+        format!(
+            "[[listen]]\naddress = [\"{ip}:8443\"]\nprotocol = \"udp\"\ntarget-v4 = \"{TARGET_V4}\"\n\
+             trust = [\"10.81.0.0/24\"]\n"
+        )
+    };
+    let specific = table("10.81.0.1");
+    let write = |tables: &str| scratch.write("proxy.toml", tables);
+    let option = format!(
+        "--config={}",
+        write(&(specific.clone() + &table("0.0.0.0")))
+    );
+    let mut rig = UpgradeRig::start(&lab.server, &["proxy", &option]);
+    let balancer = DatagramSocket::bind(&lab.balancer, SocketAddr::new(BALANCER_V4, 0));
+    let backend = DatagramSocket::bind(&lab.server, TARGET_V4);
+    let assert_served = || {
+        let client = fresh_client_v4();
+        balancer.round_trip(LISTEN_V4, &datagram_header_for(client), &backend, client);
+    };
+    let assert_refused = |rig: &mut UpgradeRig, ip| {
+        write(&table(ip));
+        let error = rig.upgrade(&lab.server).expect_err("a refusal");
+        let why = format!("UDP at {ip}:8443 would get clients of ");
+        assert_contains(&error, &[&why]);
+        assert_served();
+    };
+    assert_refused(&mut rig, "0.0.0.0");
+    assert_refused(&mut rig, "[::]");
+    // The wildcard alone may be removed: the kernel prefers the specific address.
+    write(&specific);
+    rig.upgrade(&lab.server).expect("it upgrades");
+    rig.wait_drained();
+    assert_served();
+    assert_refused(&mut rig, "0.0.0.0");
+    rig.signal(Signal::HUP);
+    rig.processes.wait_logged("reloaded");
+    assert_served();
+    rig.upgrade(&lab.server).expect("it upgrades");
+    assert_served();
+}
+
 /// `forward` hands its sessions over, too: the receiver sees the same sender. The new process does not count them as opened.
 #[test]
 fn forward_keeps_its_sessions() {

@@ -167,11 +167,8 @@ impl OpenedListeners {
             wanted_tcp,
         };
         let mut existing_udp = existing_listeners(existing, plans, Transport::Udp);
-        // Sockets that this process takes over are no conflict. Those that the previous process drains are: it would receive
-        // datagrams of clients of an overlapping listener.
-        let previous_udp = inherited.previous_udp.keys();
-        let taken = previous_udp.filter(|addr| plans.iter().any(|plan| plan.udp.contains(addr)));
-        existing_udp.open.extend(taken);
+        // Sockets of the previous process are no conflict: it drains none that gets clients of a new one (`check_removed_udp`).
+        existing_udp.open.extend(inherited.previous_udp.keys());
         for (wanted, plan) in wanted_udp {
             let group = UdpGroup::open(wanted, plan, &existing_udp, workers, inherited)?;
             existing_udp.open.extend(group.addresses());

@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, bail, ensure};
 use peername_observe::admin::{AdminAddr, AdminListener};
 use peername_proxy::udp::{Dialect, ReceivedState, RestoreError, UdpListeners};
-use peername_server::listeners::InheritedSockets;
+use peername_server::listeners::{InheritedSockets, covers};
 use peername_sys::ipc::fd_passing::take_inherited;
 use peername_sys::ipc::inherited_socket::InheritedSocket;
 use peername_sys::ipc::unix_socket_file::is_bound_at;
@@ -138,6 +138,7 @@ impl Predecessor {
             }
             self.check_udp(&plan.udp, plan.udp_config.dialect, plan.transparent)?;
         }
+        self.check_removed_udp(plans)?;
         let given = std::mem::take(&mut self.given);
         Ok(InheritedSockets {
             previous_tcp: std::mem::take(&mut self.tcp),
@@ -207,6 +208,24 @@ impl Predecessor {
                  only be removed as a whole",
                 ranges(group.addresses.iter().copied())
             );
+        }
+        Ok(())
+    }
+
+    /// Checks that no UDP listener gets clients of one that the previous process had and this one does not have. The previous
+    /// process drains it, and would receive their datagrams, or keep the ports of their sessions.
+    fn check_removed_udp(&self, plans: &[ListenPlan]) -> anyhow::Result<()> {
+        let wanted: HashSet<_> = plans.iter().flat_map(|plan| &plan.udp).copied().collect();
+        let gets_clients_of = |old: SocketAddr, new: SocketAddr| {
+            covers(new, old) || (covers(old, new) && !self.udp.contains_key(&new))
+        };
+        for &old in self.udp.keys().filter(|addr| !wanted.contains(addr)) {
+            if let Some(new) = wanted.iter().find(|new| gets_clients_of(old, **new)) {
+                bail!(
+                    "UDP at {new} would get clients of {old}, which the process that this one replaces drains: reload first, or \
+                     restart"
+                );
+            }
         }
         Ok(())
     }
