@@ -65,7 +65,8 @@ pub(crate) fn udp_fd_budget(process: &Process, has_tcp: bool) -> anyhow::Result<
     Ok(udp_share(limit.saturating_sub(own), has_tcp))
 }
 
-fn udp_share(free: usize, has_tcp: bool) -> usize {
+/// The part of the free descriptors that UDP may have.
+pub(crate) fn udp_share(free: usize, has_tcp: bool) -> usize {
     let for_others = free.div_ceil(if has_tcp { 2 } else { 8 });
     (free - for_others).max(1)
 }

@@ -226,6 +226,20 @@ impl OpenedListeners {
         self.groups.iter().map(UdpGroup::descriptors).sum()
     }
 
+    /// Warns of a group that has fewer sessions than requested.
+    pub fn warn_of_few_sessions(&self) {
+        for group in &self.groups {
+            let sessions = group.udp_config.sessions;
+            if sessions < group.requested.sessions {
+                tracing::warn!(
+                    "UDP sessions at {} are limited to {sessions} by the descriptors that are free now; an upgrade or a restart \
+                     divides all descriptors anew",
+                    ranges(group.addresses())
+                );
+            }
+        }
+    }
+
     /// Logs the features that would make UDP faster and that the kernel lacks.
     pub fn log_kernel_limits(&self) {
         if let Some(group) = self.groups.first() {

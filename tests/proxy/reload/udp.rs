@@ -4,12 +4,15 @@ use std::net::{SocketAddr, UdpSocket};
 use std::thread;
 use std::time::Duration;
 
+use rustix::process::Signal;
+
 use super::{PRIVILEGED, ReloadRig, table};
 use crate::harness::addr::{BALANCER_V4, LISTEN_V4, TARGET_V4, fresh_client_v4, server_v4, v4};
 use crate::harness::admin::{self, ADMIN, read_limit};
 use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes;
-use crate::harness::lab::{wait_for, wait_until};
+use crate::harness::lab::{Lab, Process, Scratch, wait_for, wait_until};
+use crate::harness::peername::BINARY;
 use crate::harness::rig::proxy::front_of;
 use crate::harness::rig::udp::datagram_header_for;
 
@@ -159,6 +162,46 @@ fn removed_udp_listener_keeps_descriptors_for_active_sessions_only() {
     wait_until("the descriptors are released", || {
         read_limit(&rig.lab.server) > before
     });
+}
+
+/// Connections hold the other descriptors, or may.
+#[test]
+fn reload_warns_of_a_limit_of_sessions_below_the_requested_one() {
+    let without_udp = table(LISTEN_V4, &["10.81.0.0/24"]);
+    let with_udp =
+        without_udp.clone() + &table(server_v4(8101), &["10.81.0.0/24"]) + "protocol = \"udp\"\n";
+    let few_descriptors = ["prlimit", "--nofile=256:256"];
+    let rig = ReloadRig::start_through(&few_descriptors, &without_udp, &["--workers=1"]);
+    let _open = rig.connect(LISTEN_V4);
+    rig.reload(&with_udp, "UDP sessions at 10.81.0.1:8101 are limited to ");
+    rig.proxy.wait_logged("\"reloaded\"");
+}
+
+/// The group that is replaced has seven eighths of the descriptors.
+#[test]
+fn replaced_udp_listeners_leave_their_descriptors_to_the_new_ones() {
+    let (lab, files) = (Lab::new(), Scratch::new());
+    let write = |listen| {
+        let udp = table(listen, &["10.81.0.0/24"]) + "protocol = \"udp\"\n";
+        files.write("proxy.toml", &udp)
+    };
+    let config = write(LISTEN_V4);
+    let through = ["prlimit", "--nofile=512:512"];
+    let args = [
+        "proxy",
+        "--log-format=json",
+        "--workers=1",
+        "--config",
+        &config,
+    ];
+    let proxy = Process::start_through(&lab.server, &through, BINARY, &args);
+    proxy.wait_logged("\"listening\"");
+    write(v4([0, 0, 0, 0], LISTEN_V4.port()));
+    proxy.signal(Signal::HUP);
+    let warning = proxy.wait_logged("are limited to ");
+    let (_, after) = warning.split_once("are limited to ").expect("a limit");
+    let sessions = after.split(' ').next().and_then(|text| text.parse().ok());
+    assert!(sessions > Some(256), "{warning}");
 }
 
 /// Otherwise one client could keep the descriptors of a removed listener from connections for ever.

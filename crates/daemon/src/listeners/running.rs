@@ -225,10 +225,19 @@ impl RunningListeners {
         )
         .map_err(explain_in_use)?;
         let sockets = opened.ids().len() * self.worker_count;
-        let udp_descriptors = self.workers.free_descriptors() / 2;
-        opened.limit_sessions(udp_descriptors.saturating_sub(sockets));
+        let replaced = self
+            .groups
+            .iter()
+            .filter(|group| group.is_removed(&wanted) && group.is_replaced(&opened, &wanted))
+            .map(|group| group.descriptors);
+        let free = self.workers.free_descriptors() + replaced.sum::<usize>();
+        let has_tcp = plans.iter().any(|plan| !plan.tcp.is_empty());
+        opened.limit_sessions(descriptors::udp_share(
+            free.saturating_sub(sockets),
+            has_tcp,
+        ));
         ensure!(
-            sockets + opened.descriptors() <= self.workers.free_descriptors(),
+            sockets + opened.descriptors() <= free,
             "too few descriptors are free for {sockets} more listening sockets: raise LimitNOFILE or \
              `ulimit -Hn`, and restart"
         );
@@ -260,6 +269,7 @@ impl RunningListeners {
         self.ipv6_only.extend(change.opened.ipv6_only());
         let closed = ranges(self.close_all_but(&change).await);
         replace_services();
+        change.opened.warn_of_few_sessions();
         for group in change.opened.groups {
             let (worker_tasks, group) = RunningUdpGroup::begin(group, &udp_tasks);
             self.workers.limit().reserve_descriptors(group.descriptors);
@@ -335,15 +345,11 @@ impl RunningListeners {
         self.workers.close(tcp_ids).await;
         let removed_groups: Vec<_> = self
             .groups
-            .extract_if(.., |group| {
-                let mut addresses = group.addresses.iter();
-                addresses.any(|&addr| is_removed(&(Transport::Udp, addr)))
-            })
+            .extract_if(.., |group| group.is_removed(&change.wanted))
             .collect();
         for group in removed_groups {
-            let is_replaced = change.opened.groups.iter().any(|new| group.overlaps(new));
             let limit = self.workers.limit();
-            if is_replaced || group.is_covered(&change.wanted) {
+            if group.is_replaced(&change.opened, &change.wanted) {
                 group.drain_guard.end().await;
                 limit.release_descriptors(group.descriptors);
             } else {
@@ -372,6 +378,16 @@ impl RunningUdpGroup {
     fn is_unchanged_in(&self, plan: &ListenPlan) -> bool {
         let own: HashSet<_> = self.addresses.iter().collect();
         own == plan.udp.iter().collect() && plan.udp_config == self.requested
+    }
+
+    fn is_removed(&self, wanted: &HashSet<ListenerKey>) -> bool {
+        let mut addresses = self.addresses.iter();
+        addresses.any(|&addr| !wanted.contains(&(Transport::Udp, addr)))
+    }
+
+    /// Whether other listeners take the place of this group, which then ends at once.
+    fn is_replaced(&self, opened: &OpenedListeners, wanted: &HashSet<ListenerKey>) -> bool {
+        opened.groups.iter().any(|new| self.overlaps(new)) || self.is_covered(wanted)
     }
 
     fn overlaps(&self, new: &UdpGroup) -> bool {
