@@ -56,8 +56,12 @@ impl DatagramSocket {
                     return Some((buffer, from));
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return None,
-                // An ICMP error for an earlier datagram.
-                Err(error) if error.kind() == ErrorKind::ConnectionRefused => {}
+                // An ICMP error for an earlier datagram; a signal, after which a call with a timeout is not restarted (signal(7)).
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        ErrorKind::ConnectionRefused | ErrorKind::Interrupted
+                    ) => {}
                 Err(error) => panic!("recv: {error}"),
             }
         }

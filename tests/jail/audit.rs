@@ -94,7 +94,7 @@ fn refused_connections_are_logged_although_the_interceptor_falls_behind() {
         "cd {dir}; {jail} jail --fail-on-deny --allow=a.test --log=log -- /usr/bin/python3 refused.py 2>errors &
          until [ -e ready ]; do sleep 0.05; done
          for pid in $(pgrep -f '{pattern}'); do
-             [ $(ls /proc/$pid/task | wc -l) -gt 1 ] && kill -STOP $pid && stopped=$pid
+             [ $(ls /proc/$pid/task | wc -l) -gt 1 ] && kill -STOP $pid && stopped=\"$stopped $pid\"
          done
          touch go; until [ -e loopback ]; do sleep 0.05; done; sleep 1
          kill -CONT $stopped; wait $!; echo $?",
@@ -124,7 +124,7 @@ fn program_fails_where_denials_may_be_unknown() {
         "cd {dir}; {jail} jail --fail-on-deny --allow=a.test -- sh -c '{program}' 2>errors &
          until [ -e ready ]; do sleep 0.05; done
          for pid in $(pgrep -f '{pattern}'); do
-             [ \"$(cat /proc/$pid/comm) $(ls /proc/$pid/task | wc -l)\" = 'peername-jail 1' ] && kill -STOP $pid && stopped=$pid
+             [ \"$(cat /proc/$pid/comm) $(ls /proc/$pid/task | wc -l)\" = 'peername-jail 1' ] && kill -STOP $pid && stopped=\"$stopped $pid\"
          done
          touch go; wait $!; echo $?; kill -CONT $stopped",
         dir = rig.scratch().path_text(""),

@@ -82,7 +82,7 @@ fn connection_that_holds_back_a_body_is_not_reused() {
         "--idle-timeout=1s",
     ]);
     let _origin = rig.start_python_origin(include_str!("window_http2.py"));
-    let body = format!("@{}", rig.scratch.write("body", &"x".repeat(65536)));
+    let body = format!("@{}", rig.scratch.write("held-back", &"x".repeat(65536)));
     let upload = "https://a.test:9001/upload";
     let answer = rig.curl_status(&["-H", "Expect:", "--data-binary", &body, upload]);
     assert_eq!(answer, 200);

@@ -88,7 +88,7 @@ pub fn open_per_worker<O: SocketOpener>(
             check_beside_own(addr, request.existing, opener)
         } else {
             claimed.push(addr);
-            opener.claim(addr)
+            with_descriptors(opener, |opener| opener.claim(addr))
         };
         result.map_err(|failed| BindError::new(addr, failed))?;
     }
@@ -117,6 +117,20 @@ fn wildcards_first(addrs: &[SocketAddr]) -> Vec<SocketAddr> {
 /// Whether a claim of `wide` is one of `narrow`.
 fn includes(wide: SocketAddr, narrow: SocketAddr) -> bool {
     wide.is_ipv4() == narrow.is_ipv4() && covers(wide, narrow)
+}
+
+/// Makes the call again without the claims if it finds no descriptor left: they are worth less than the listeners.
+fn with_descriptors<O: SocketOpener, T>(
+    opener: &mut O,
+    call: impl Fn(&mut O) -> peername_sys::Result<T>,
+) -> peername_sys::Result<T> {
+    match call(opener) {
+        Err(error) if error.is_out_of_descriptors() => {
+            opener.release_claims();
+            call(opener)
+        }
+        result => result,
+    }
 }
 
 /// Checks that no other program has the address, beside an overlapping listener of this process: a claim would fail because of
@@ -159,13 +173,7 @@ fn open_all<O: SocketOpener>(
             reuse_port: true,
             v6_only: v4_ports.contains(&addr.port()),
         };
-        let opened = match opener.open(addr, options) {
-            Err(error) if error.is_out_of_descriptors() => {
-                opener.release_claims();
-                opener.open(addr, options)
-            }
-            opened => opened,
-        };
+        let opened = with_descriptors(opener, |opener| opener.open(addr, options));
         let socket = opened.map_err(|failed| BindError::new(addr, failed))?;
         sockets.push(socket);
     }
