@@ -189,28 +189,6 @@ fn refused_upgrade_takes_no_client_from_the_old_process() {
     }
 }
 
-/// The new process listens on a further address only when it can serve, but claims it before.
-#[test]
-fn address_that_an_upgrade_adds_is_in_use_for_another_start() {
-    let (lab, scratch) = (Lab::new(), Scratch::new());
-    let further = SocketAddr::new(LISTEN_V4.ip(), 8444);
-    let config = |listen: &[SocketAddr]| {
-        let listen: Vec<_> = listen.iter().map(SocketAddr::to_string).collect();
-        let table = format!("[[forward]]\nlisten = {listen:?}\nto = \"{TARGET_V4}\"\n");
-        scratch.write("forward.toml", &table)
-    };
-    let file = config(&[LISTEN_V4]);
-    let rig = UpgradeRig::start(&lab.server, &["forward", &format!("--config={file}")]);
-    config(&[LISTEN_V4, further]);
-    rig.install(&lab.server, Binary::Waits);
-    rig.signal(Signal::USR2);
-    rig.wait_waiting();
-    let (listen, to) = (format!("--listen={further}"), format!("--to={TARGET_V4}"));
-    let mut other = Process::start(&lab.server, BINARY, &["forward", &listen, &to]);
-    other.assert_exits(1);
-    assert_contains(&other.log(), &["another program listens there"]);
-}
-
 /// The socket is that of the old process, which may go on.
 #[test]
 fn upgrade_that_makes_a_listener_transparent_is_refused() {

@@ -96,8 +96,8 @@ pub struct Listeners {
     /// Sockets of a previous process that had more workers. Closing a socket would reset connections that are just being
     /// established, so the workers serve these sockets, too.
     surplus: Vec<Listener>,
-    /// Keep the addresses from other processes until [`Listeners::listen`].
-    claims: Vec<net::TcpListener>,
+    /// The addresses that no process of ours has listened on yet.
+    new: Vec<SocketAddr>,
 }
 
 impl Listeners {
@@ -117,7 +117,6 @@ impl Listeners {
             inherited: &inherited.tcp,
             owns_backlogs: inherited.owns_backlogs,
             previous,
-            claims: Vec::new(),
         };
         let request = OpenRequest {
             listen: wanted.iter().map(|&(_, addr)| addr).collect(),
@@ -129,10 +128,14 @@ impl Listeners {
             .map(|sockets| opener.make_listeners(sockets, wanted))
             .collect();
         let surplus = opener.take_surplus(wanted);
+        let is_new = |addr: &SocketAddr| {
+            addr.port() != 0 && !existing.overlaps(*addr) && !opener.is_inherited(*addr)
+        };
+        let new = request.listen.into_iter().filter(is_new).collect();
         Ok(Self {
             per_worker,
             surplus,
-            claims: opener.claims,
+            new,
         })
     }
 
@@ -142,12 +145,22 @@ impl Listeners {
     /// # Errors
     ///
     /// The address that another program has begun to listen on meanwhile.
-    pub fn listen(&mut self) -> Result<(), BindError> {
+    pub fn listen(&self) -> Result<(), BindError> {
+        // With SO_REUSEPORT listen(2) succeeds beside a program that has begun to listen since the sockets were bound. Other
+        // errors than EADDRINUSE say nothing: a privileged port can't be bound any more, if the privilege is dropped.
+        for &addr in &self.new {
+            let checked =
+                listener::check_address_free(addr).map_err(|failed| BindError::new(addr, failed));
+            if let Err(error) = checked
+                && error.is_in_use()
+            {
+                return Err(error);
+            }
+        }
         for listener in self.per_worker.iter().flatten() {
             listener::start_listening(&listener.socket)
                 .map_err(|failed| BindError::new(listener.addr.0, failed))?;
         }
-        self.claims.clear();
         Ok(())
     }
 

@@ -40,7 +40,7 @@ impl Serve for Echo {
 fn listing_does_not_pause_the_worker() -> Result<()> {
     let wanted = [(ListenerId(0), SocketAddr::from(([0, 0, 0, 0], 0)))];
     let (existing, mut inherited) = (ExistingListeners::default(), InheritedSockets::default());
-    let mut listeners = Listeners::open(&wanted, &existing, 1, &mut inherited)?;
+    let listeners = Listeners::open(&wanted, &existing, 1, &mut inherited)?;
     listeners.listen()?;
     let port = listeners.addrs()[0].port();
     let capacity = Capacity {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -141,26 +141,31 @@ fn backlog_that_no_other_process_serves_is_served_by_a_drain() -> Result<()> {
     Ok(())
 }
 
-/// Two processes start at once: the first one does not listen yet when the second one opens its sockets.
+/// Another program begins to listen with SO_REUSEPORT between bind(2) and listen(2): an upgrade prepares meanwhile.
 #[test]
-fn address_that_another_start_has_claimed_is_in_use() -> Result<()> {
-    let reserved = listener::bind(([127, 0, 0, 1], 0).into(), BindOptions::default())?;
-    let port = reserved.local_addr()?.port();
-    let wanted = ["127.0.0.1", "0.0.0.0", "::1", "::"].map(|ip| {
-        (
-            ListenerId(0),
-            SocketAddr::new(ip.parse().expect("an address"), port),
-        )
-    });
-    let open = || {
-        let mut inherited = InheritedSockets::default();
-        Listeners::open(&wanted, &ExistingListeners::default(), 2, &mut inherited)
+fn address_that_another_program_has_taken_since_bind_is_in_use() -> Result<()> {
+    let shared = BindOptions {
+        reuse_port: true,
+        v6_only: false,
     };
-    let first = open()?;
-    let second = open().expect_err("in use");
-    ensure!(second.is_in_use(), "{second}");
-    drop(first);
-    open()?;
+    for (wanted, taken) in [
+        ("127.0.0.1", "127.0.0.1"),
+        ("0.0.0.0", "127.0.0.1"),
+        ("::1", "::1"),
+    ] {
+        let [wanted, taken]: [IpAddr; 2] = [wanted.parse()?, taken.parse()?];
+        let port = listener::bind(SocketAddr::new(wanted, 0), shared)?
+            .local_addr()?
+            .port();
+        let addrs = [(ListenerId(0), SocketAddr::new(wanted, port))];
+        let mut inherited = InheritedSockets::default();
+        let listeners = Listeners::open(&addrs, &ExistingListeners::default(), 2, &mut inherited)?;
+        let other = listener::listen(SocketAddr::new(taken, port), shared)?;
+        let refused = listeners.listen().expect_err("in use");
+        ensure!(refused.is_in_use(), "{refused}");
+        drop(other);
+        listeners.listen()?;
+    }
     Ok(())
 }
 
@@ -178,7 +183,7 @@ fn sockets_of_further_workers_take_no_client_before_they_listen() -> Result<()> 
         ..InheritedSockets::default()
     };
     let wanted = [(ListenerId(0), addr)];
-    let mut listeners = Listeners::open(&wanted, &ExistingListeners::default(), 8, &mut inherited)?;
+    let listeners = Listeners::open(&wanted, &ExistingListeners::default(), 8, &mut inherited)?;
     let connect = || -> io::Result<Vec<_>> { (0..100).map(|_| TcpStream::connect(addr)).collect() };
     let _clients = connect()?;
     let deadline = Instant::now() + Duration::from_secs(10);
@@ -240,7 +245,7 @@ fn start_workers(
 ) -> Result<(Workers, SocketAddr)> {
     let wanted = [(ListenerId(0), addr)];
     let existing = ExistingListeners::default();
-    let mut listeners = Listeners::open(&wanted, &existing, count, &mut inherited)?;
+    let listeners = Listeners::open(&wanted, &existing, count, &mut inherited)?;
     listeners.listen()?;
     let addr = listeners.addrs()[0];
     let capacity = Capacity {

@@ -44,12 +44,6 @@ pub struct BindOptions {
 }
 
 impl BindOptions {
-    /// For a socket that shares its address with none. IPv4 may have a socket of its own beside `[::]`.
-    pub(crate) const ALONE: Self = Self {
-        reuse_port: false,
-        v6_only: true,
-    };
-
     /// Sets the options of a socket that will be bound to `addr`.
     pub(crate) fn set_on(self, socket: &Socket, addr: SocketAddr) -> Result<()> {
         if addr.is_ipv6() {

@@ -33,22 +33,12 @@ pub fn enable_drop_count(socket: impl AsFd) -> Result<()> {
 ///
 /// EADDRINUSE if one does; else those of [`listen`].
 pub fn check_address_free(addr: SocketAddr) -> Result<()> {
-    listen(addr, BindOptions::ALONE).map(drop)
-}
-
-/// Claims `addr` for the sockets that this process is about to bind with SO_REUSEPORT: no other claim and no
-/// [`check_address_free`] succeeds while it or one of them is open. Close it when one is bound and before the next is: the
-/// kernel numbers the sockets of an address in the order in which they are bound ([`steering`]).
-///
-/// # Errors
-///
-/// EADDRINUSE if another socket has the address; else those of [`listen`].
-pub fn claim_address(addr: SocketAddr) -> Result<UdpSocket> {
-    let claim = listen(addr, BindOptions::ALONE)?;
-    SockRef::from(&claim)
-        .set_reuse_port(true)
-        .call("setsockopt(SO_REUSEPORT)")?;
-    Ok(claim)
+    // IPv4 may have a socket of its own beside `[::]`, so only IPv6 is checked.
+    let alone = BindOptions {
+        reuse_port: false,
+        v6_only: true,
+    };
+    listen(addr, alone).map(drop)
 }
 
 /// Opens a non-blocking UDP socket on `addr` that reports the local address of each datagram (IP_PKTINFO,

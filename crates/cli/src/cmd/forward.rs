@@ -175,7 +175,7 @@ impl Reload for Control {
             .common
             .process
             .check_reload(&setup.common.process)?;
-        let mut change = listeners.prepare(setup.listen_plans(), &setup.common.process)?;
+        let change = listeners.prepare(setup.listen_plans(), &setup.common.process)?;
         let services = setup.services(&change.ids);
         let client_policies = setup.client_policies(&change.bound);
         change.listen()?;

@@ -86,7 +86,7 @@ pub struct Change {
 
 impl Change {
     /// Makes the new TCP listeners listen. To be called when nothing else of the reload can fail.
-    pub fn listen(&mut self) -> Result<(), BindError> {
+    pub fn listen(&self) -> Result<(), BindError> {
         self.opened.tcp.listen()
     }
 }
@@ -113,7 +113,7 @@ impl Opened {
         )?;
         check_inherited_sockets(&inherited, &refs)?;
         let mut unused_ids = 0..;
-        let mut sockets = OpenedListeners::open_missing(
+        let sockets = OpenedListeners::open_missing(
             &refs,
             worker_count,
             &ListenerIds::new(),
@@ -121,7 +121,7 @@ impl Opened {
             &mut unused_ids,
         )?;
         if previous.is_none() {
-            // At once: another program recognizes an address in use only by a socket that listens.
+            // At once: another start recognizes an address in use only by a socket that listens.
             sockets.tcp.listen()?;
         }
         // Sockets of the previous process that no plan needs stay with that process.

@@ -69,11 +69,7 @@ impl UdpListeners {
             existing,
             workers,
         };
-        let mut opener = UdpOpener {
-            inherited,
-            workers,
-            claims: Vec::new(),
-        };
+        let mut opener = UdpOpener { inherited, workers };
         let by_worker = open_per_worker(&request, &mut opener)?;
         let first_worker = by_worker.first().map(Vec::as_slice).unwrap_or_default();
         let addrs: Vec<_> = first_worker
@@ -219,26 +215,17 @@ impl UdpListeners {
 struct UdpOpener<'a> {
     inherited: &'a HashMap<SocketAddr, InheritedSocket>,
     workers: usize,
-    claims: Vec<UdpSocket>,
 }
 
 impl SocketOpener for UdpOpener<'_> {
     type Socket = UdpSocket;
     const TRANSPORT: Transport = Transport::Udp;
 
-    fn claim(&mut self, addr: SocketAddr) -> peername_sys::Result<()> {
-        if !self.is_inherited(addr) {
-            self.claims.push(udp::claim_address(addr)?);
+    fn check_free(&self, addr: SocketAddr) -> peername_sys::Result<()> {
+        if self.is_inherited(addr) {
+            return Ok(());
         }
-        Ok(())
-    }
-
-    fn first_are_bound(&mut self) {
-        self.release_claims();
-    }
-
-    fn release_claims(&mut self) {
-        self.claims.clear();
+        udp::check_address_free(addr)
     }
 
     fn is_inherited(&self, addr: SocketAddr) -> bool {

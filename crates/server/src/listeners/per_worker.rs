@@ -21,7 +21,7 @@ pub struct ExistingListeners {
 }
 
 impl ExistingListeners {
-    fn overlaps(&self, addr: SocketAddr) -> bool {
+    pub(super) fn overlaps(&self, addr: SocketAddr) -> bool {
         self.open.iter().any(|&other| overlap(addr, other))
     }
 }
@@ -44,18 +44,12 @@ pub trait SocketOpener {
     /// The protocol.
     const TRANSPORT: Transport;
 
-    /// Claims the address, so that no other process that does so can listen on it.
+    /// Checks that no other program listens on the address.
     ///
     /// # Errors
     ///
-    /// EADDRINUSE if another program listens on the address, or has claimed it.
-    fn claim(&mut self, addr: SocketAddr) -> peername_sys::Result<()>;
-
-    /// Called when the first worker's sockets are bound, before those of the others.
-    fn first_are_bound(&mut self) {}
-
-    /// Closes the claims, each of which takes a descriptor.
-    fn release_claims(&mut self);
+    /// EADDRINUSE if another program does.
+    fn check_free(&self, addr: SocketAddr) -> peername_sys::Result<()>;
 
     /// Whether a service manager has passed a socket on this address.
     fn is_inherited(&self, addr: SocketAddr) -> bool;
@@ -77,24 +71,18 @@ pub fn open_per_worker<O: SocketOpener>(
     request: &OpenRequest<'_>,
     opener: &mut O,
 ) -> Result<Vec<Vec<O::Socket>>, BindError> {
-    let mut claimed = Vec::new();
-    for addr in wildcards_first(&request.listen) {
-        if addr.port() == 0 || claimed.iter().any(|&wide| includes(wide, addr)) {
-            continue;
-        }
+    for &addr in &request.listen {
         // With SO_REUSEPORT a second proxy would get some of the first one's clients. An overlapping listener of this
         // process is allowed: of 127.0.0.1 and 0.0.0.0, the kernel prefers the more specific one as long as it is open.
         let result = if request.existing.overlaps(addr) {
             check_beside_own(addr, request.existing, opener)
         } else {
-            claimed.push(addr);
-            with_descriptors(opener, |opener| opener.claim(addr))
+            opener.check_free(addr)
         };
         result.map_err(|failed| BindError::new(addr, failed))?;
     }
     let configured = &request.existing.configured;
     let first = open_all(&request.listen, configured, opener)?;
-    opener.first_are_bound();
     let mut bound = Vec::new();
     for (socket, &addr) in first.iter().zip(&request.listen) {
         let local_addr = O::local_addr(socket)
@@ -107,34 +95,8 @@ pub fn open_per_worker<O: SocketOpener>(
         .collect()
 }
 
-/// A claim of a wildcard address is one of all addresses of its family.
-fn wildcards_first(addrs: &[SocketAddr]) -> Vec<SocketAddr> {
-    let mut sorted = addrs.to_vec();
-    sorted.sort_by_key(|addr| !addr.ip().is_unspecified());
-    sorted
-}
-
-/// Whether a claim of `wide` is one of `narrow`.
-fn includes(wide: SocketAddr, narrow: SocketAddr) -> bool {
-    wide.is_ipv4() == narrow.is_ipv4() && covers(wide, narrow)
-}
-
-/// Makes the call again without the claims if it finds no descriptor left: they are worth less than the listeners.
-fn with_descriptors<O: SocketOpener, T>(
-    opener: &mut O,
-    call: impl Fn(&mut O) -> peername_sys::Result<T>,
-) -> peername_sys::Result<T> {
-    match call(opener) {
-        Err(error) if error.is_out_of_descriptors() => {
-            opener.release_claims();
-            call(opener)
-        }
-        result => result,
-    }
-}
-
-/// Checks that no other program has the address, beside an overlapping listener of this process: a claim would fail because of
-/// that one, so a socket is looked up. Where the kernel or a sandbox permits no lookup, there is no check.
+/// Checks that no other program has the address, beside an overlapping listener of this process: that one would fail the usual
+/// check, so a socket is looked up. Where the kernel or a sandbox permits no lookup, there is no check.
 fn check_beside_own<O: SocketOpener>(
     addr: SocketAddr,
     existing: &ExistingListeners,
@@ -173,8 +135,9 @@ fn open_all<O: SocketOpener>(
             reuse_port: true,
             v6_only: v4_ports.contains(&addr.port()),
         };
-        let opened = with_descriptors(opener, |opener| opener.open(addr, options));
-        let socket = opened.map_err(|failed| BindError::new(addr, failed))?;
+        let socket = opener
+            .open(addr, options)
+            .map_err(|failed| BindError::new(addr, failed))?;
         sockets.push(socket);
     }
     Ok(sockets)

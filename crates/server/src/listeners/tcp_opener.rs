@@ -21,7 +21,6 @@ pub(super) struct TcpOpener<'a> {
     /// Whether no other process accepts from these.
     pub(super) owns_backlogs: bool,
     pub(super) previous: PreviousSockets,
-    pub(super) claims: Vec<net::TcpListener>,
 }
 
 impl TcpOpener<'_> {
@@ -64,15 +63,11 @@ impl SocketOpener for TcpOpener<'_> {
     type Socket = net::TcpListener;
     const TRANSPORT: Transport = Transport::Tcp;
 
-    fn claim(&mut self, addr: SocketAddr) -> peername_sys::Result<()> {
-        if !self.is_inherited(addr) && !self.previous.has(addr) {
-            self.claims.push(listener::claim_address(addr)?);
+    fn check_free(&self, addr: SocketAddr) -> peername_sys::Result<()> {
+        if self.is_inherited(addr) || self.previous.has(addr) {
+            return Ok(());
         }
-        Ok(())
-    }
-
-    fn release_claims(&mut self) {
-        self.claims.clear();
+        listener::check_address_free(addr)
     }
 
     fn is_inherited(&self, addr: SocketAddr) -> bool {
@@ -172,7 +167,6 @@ mod tests {
             inherited: &HashMap::from([(addr, passed)]),
             owns_backlogs: false,
             previous: PreviousSockets::take(&wanted, &mut HashMap::from([(addr, vec![previous])])),
-            claims: Vec::new(),
         };
         let options = BindOptions {
             reuse_port: true,

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 
 use rustix::net::{Shutdown, SocketFlags, acceptfrom_with};
-use socket2::{Protocol, SockRef, Type};
+use socket2::{Protocol, Type};
 
 use super::socket_info::{is_listener, tcp_info};
 use crate::socket::{self, BindOptions};
@@ -59,31 +59,12 @@ pub fn start_listening(socket: impl AsFd) -> Result<()> {
 ///
 /// EADDRINUSE if one does; else those of [`listen`].
 pub fn check_address_free(addr: SocketAddr) -> Result<()> {
-    bind(addr, BindOptions::ALONE).map(drop)
-}
-
-/// Claims `addr` for the sockets that this process is about to bind with SO_REUSEPORT: while the claim is open, no other one
-/// and no [`check_address_free`] succeeds, although nothing listens yet. Close it once they listen.
-///
-/// Sockets with SO_REUSEADDR share an address until one of them listens, and without it bind(2) fails for the connections of an
-/// earlier process. So the claim listens for a moment, which only one can do, and keeps the address without SO_REUSEADDR from
-/// then on. A client that connects in that moment is reset, as it would be refused before and after.
-///
-/// # Errors
-///
-/// EADDRINUSE if a socket listens on the address, or another claim has it; else those of [`listen`].
-pub fn claim_address(addr: SocketAddr) -> Result<TcpListener> {
-    let claim = bind(addr, BindOptions::ALONE)?;
-    let socket = SockRef::from(&claim);
-    rustix::net::listen(&claim, 0).call("listen(2)")?;
-    socket
-        .set_reuse_address(false)
-        .call("setsockopt(SO_REUSEADDR)")?;
-    stop(&claim)?;
-    socket
-        .set_reuse_port(true)
-        .call("setsockopt(SO_REUSEPORT)")?;
-    Ok(claim)
+    // IPv4 may have a socket of its own beside `[::]`, so only IPv6 is checked.
+    let alone = BindOptions {
+        reuse_port: false,
+        v6_only: true,
+    };
+    bind(addr, alone).map(drop)
 }
 
 /// Accepts the next connection as a non-blocking socket, and returns it with its peer's address.
@@ -130,30 +111,6 @@ pub fn accept_queue_len(listener: impl AsFd) -> Result<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn claimed_address_is_bound_by_its_claimant_only() {
-        let shared = BindOptions {
-            reuse_port: true,
-            ..BindOptions::default()
-        };
-        for address in ["127.0.0.1:0", "0.0.0.0:0", "[::1]:0", "[::]:0"] {
-            // Keeps the port without a conflict, because it does not listen.
-            let reserved = bind(address.parse().unwrap(), BindOptions::ALONE).unwrap();
-            let address = reserved.local_addr().unwrap();
-            let is_taken =
-                || claim_address(address).is_err() && check_address_free(address).is_err();
-            let claim = claim_address(address).unwrap();
-            assert!(is_taken(), "{address} has a claim");
-            let listeners = [(), ()].map(|()| bind(address, shared).unwrap());
-            assert!(is_taken(), "{address} has a claim, and sockets");
-            for listener in &listeners {
-                start_listening(listener).unwrap();
-            }
-            drop(claim);
-            assert!(is_taken(), "{address} is listened on");
-        }
-    }
 
     #[test]
     fn stopped_listener_does_not_listen_again() {

@@ -75,7 +75,7 @@ impl Reload for Control {
             "log can't change without a restart or an upgrade"
         );
         let check = state.next_check(setup.check.clone())?;
-        let mut change =
+        let change =
             listeners.prepare(setup.listen_plans(self.can_tproxy), &setup.common.process)?;
         let destinations = setup.destinations(&self.own_addresses, &change.bound);
         let upstream = setup.options.upstream(self.max_upstream, destinations);

@@ -39,7 +39,7 @@ impl Reload for Control {
         });
         let reply_path = Arc::new(reply_path.retarget(probes).await);
         // After the probes, which take time: until the change is applied, new UDP listeners only queue datagrams.
-        let mut change = listeners.prepare(setup.listen_plans(), &setup.common.process)?;
+        let change = listeners.prepare(setup.listen_plans(), &setup.common.process)?;
         let shared = &self.shared;
         let services = shared.services(&setup, &change.ids, &change.bound, &reply_path)?;
         let client_policies = setup.client_policies(&change.bound);
