@@ -68,6 +68,14 @@ impl Display for SyscallError {
 /// Without a `source()`: the text includes it already, and printing the chain would repeat it.
 impl std::error::Error for SyscallError {}
 
+/// What a call of libc has returned, unless that is negative: then the call has failed, and errno(3) says why.
+pub(crate) fn checked<T: Copy + Into<i64>>(returned: T) -> io::Result<T> {
+    if returned.into() < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(returned)
+}
+
 /// Whether accept(2) can never succeed again: the socket does not listen any more, as after `ss --kill`.
 pub fn is_broken_listener(error: &io::Error) -> bool {
     matches!(

@@ -12,6 +12,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use socket2::{Domain, Protocol, SockFilter, SockRef, Socket, Type};
 
+use crate::error::checked;
 use crate::{NameCall, Result};
 
 /// The transport protocols.
@@ -138,11 +139,7 @@ pub(crate) fn set_int(
             size_of::<libc::c_int>() as libc::socklen_t,
         )
     };
-    if rc < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(())
-    }
+    checked(rc).map(drop)
 }
 
 /// Reads a socket option (getsockopt(2)). What the kernel does not write is zero.
@@ -167,9 +164,7 @@ pub(crate) unsafe fn get_option<T>(
             &raw mut len,
         )
     };
-    if rc < 0 {
-        return Err(io::Error::last_os_error());
-    }
+    checked(rc)?;
     // SAFETY: all bytes are initialised, and the caller guarantees that they are a valid `T`.
     Ok(unsafe { value.assume_init() })
 }

@@ -1,11 +1,11 @@
 //! The signal mask of a thread, and signals as events (signalfd(2)), for code without a runtime.
 
-use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use rustix::process::Signal;
 
+use crate::error::checked;
 use crate::{NameCall, Result};
 
 /// Signals that are read from a descriptor instead of being handled. The descriptor is readable while one is pending.
@@ -21,13 +21,9 @@ impl SignalFd {
         // SAFETY: the kernel reads the set, which lives across the call.
         let fd =
             unsafe { libc::signalfd(-1, &raw const set, libc::SFD_NONBLOCK | libc::SFD_CLOEXEC) };
-        match fd {
-            0.. => {
-                // SAFETY: the kernel has just made this descriptor for us alone.
-                Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
-            }
-            _ => Err(io::Error::last_os_error()).call("signalfd(2)"),
-        }
+        let fd = checked(fd).call("signalfd(2)")?;
+        // SAFETY: the kernel has just made this descriptor for us alone.
+        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
     /// Reads the next pending signal; `None` if there is none.

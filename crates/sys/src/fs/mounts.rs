@@ -11,6 +11,7 @@ use rustix::mount::{
     MountFlags, MountPropagationFlags, mount, mount_bind, mount_bind_recursive, mount_change,
 };
 
+use crate::error::checked;
 use crate::{NameCall, Result};
 
 /// Binds the file or directory `source` over `target`. Symbolic links are followed.
@@ -76,8 +77,5 @@ pub fn make_read_only(target: &Path) -> Result<()> {
             size_of::<libc::mount_attr>(),
         )
     };
-    match rc {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()).call("mount_setattr(2)"),
-    }
+    checked(rc).map(drop).call("mount_setattr(2)")
 }

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
+use crate::error::checked;
 use crate::event::signals::{block, unblock};
 use crate::process::fork::thread_count;
 
@@ -125,10 +126,7 @@ fn handle_signal() -> io::Result<()> {
         action.sa_sigaction = ignore as *const () as usize;
         libc::sigaction(libc::SIGALRM, &raw const action, ptr::null_mut())
     };
-    match handled {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
+    checked(handled).map(drop)
 }
 
 /// Whether this process has the timer, which sends SIGALRM every [`LIMIT`].

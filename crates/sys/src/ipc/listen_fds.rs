@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_getfd, fcntl_setfd};
 
 use super::inherited_socket::InheritedSocket;
+use crate::error::checked;
 use crate::{NameCall, Result};
 
 /// A descriptor that this process inherited.
@@ -102,10 +103,7 @@ pub fn pass_on_exec(sockets: Vec<OwnedFd>) -> Result<()> {
             }
             libc::fcntl(socket.as_raw_fd(), libc::F_DUPFD, number)
         };
-        if moved_to < 0 {
-            return Err(io::Error::last_os_error()).call("fcntl(F_DUPFD)");
-        }
-        if moved_to != number {
+        if checked(moved_to).call("fcntl(F_DUPFD)")? != number {
             return Err(io::Error::from_raw_os_error(libc::EBUSY)).call("fcntl(F_DUPFD)");
         }
     }

@@ -1,7 +1,6 @@
 //! The descriptors that an executed program inherits.
 
-use std::io;
-
+use crate::error::checked;
 use crate::{NameCall, Result};
 
 /// Sets close-on-exec on every descriptor but the standard streams, also on those that this process has inherited
@@ -20,10 +19,9 @@ pub fn close_on_exec_above_stderr() -> Result<()> {
             libc::CLOSE_RANGE_CLOEXEC,
         )
     };
-    match rc {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()).call("close_range(CLOSE_RANGE_CLOEXEC)"),
-    }
+    checked(rc)
+        .map(drop)
+        .call("close_range(CLOSE_RANGE_CLOEXEC)")
 }
 
 const FIRST_AFTER_STDERR: u32 = 3;

@@ -11,6 +11,7 @@ use std::process::ExitStatus;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, setpgid, waitpid};
 use rustix::stdio::{dup2_stdin, dup2_stdout};
 
+use crate::error::checked;
 use crate::process::pidfd::PidFd;
 use crate::{NameCall, Result};
 
@@ -239,10 +240,8 @@ fn ranges_without(mut kept: Vec<u32>) -> Vec<(u32, u32)> {
 fn close_range(first: u32, last: u32) -> Result<()> {
     // SAFETY: this is a forked child that uses none of these descriptors any more. The caller guarantees that `work` owns none
     // of them. No other value that owns one is dropped, because the child ends by _exit(2).
-    match unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()).call("close_range(2)"),
-    }
+    let rc = unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
+    checked(rc).map(drop).call("close_range(2)")
 }
 
 /// Unblocks all signals, for a program that this process will execute: execve(2) preserves the signal mask.

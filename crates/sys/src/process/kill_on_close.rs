@@ -14,6 +14,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::pipe::{PipeFlags, pipe_with};
 
+use crate::error::checked;
 use crate::ipc::fd_passing;
 use crate::process::pidfd::PidFd;
 use crate::{NameCall, Result};
@@ -52,10 +53,7 @@ impl KillOnClose {
 
 fn fcntl_int(fd: &OwnedFd, command: libc::c_int, value: u32) -> io::Result<()> {
     // SAFETY: these commands take an integer and touch no memory.
-    match unsafe { libc::fcntl(fd.as_raw_fd(), command, value) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
+    checked(unsafe { libc::fcntl(fd.as_raw_fd(), command, value) }).map(drop)
 }
 
 /// From `asm-generic/fcntl.h`; the libc crate does not have it for every C library.

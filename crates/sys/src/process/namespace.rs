@@ -12,6 +12,7 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space,
 
 use super::caps::{CapabilitySet, is_effective};
 use super::fork::{fork_to_exec, set_parent_death_signal, wait_exit};
+use crate::error::checked;
 use crate::fs::FileId;
 use crate::{NameCall, Result};
 
@@ -71,9 +72,7 @@ impl NetworkNamespace {
     pub fn owner(&self) -> Result<UserNamespace> {
         // SAFETY: the command takes no argument.
         let fd = unsafe { libc::ioctl(self.0.as_raw_fd(), NS_GET_USERNS) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error()).call("ioctl(NS_GET_USERNS)");
-        }
+        let fd = checked(fd).call("ioctl(NS_GET_USERNS)")?;
         // SAFETY: the kernel has just made this descriptor for us alone.
         Ok(UserNamespace(unsafe { OwnedFd::from_raw_fd(fd) }.into()))
     }

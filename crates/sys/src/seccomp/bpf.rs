@@ -9,6 +9,8 @@ use libc::{
     BPF_STMT, BPF_W, SECCOMP_RET_ALLOW, SECCOMP_RET_ERRNO, seccomp_data, sock_filter,
 };
 
+use crate::error::checked;
+
 /// Installs a filter on this thread and what it executes, irrevocably. Returns what the kernel returns for `flags`
 /// (SECCOMP_FILTER_FLAG_*): 0, or a descriptor.
 ///
@@ -29,10 +31,7 @@ pub(super) fn install(program: &[sock_filter], flags: c_ulong) -> io::Result<c_l
             &raw const program,
         )
     };
-    match rc {
-        0.. => Ok(rc),
-        _ => Err(io::Error::last_os_error()),
-    }
+    checked(rc)
 }
 
 /// Denies calls of the x32 ABI, whose numbers have a bit of their own. The accumulator has the number.

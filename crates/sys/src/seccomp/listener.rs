@@ -9,6 +9,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::bpf;
+use crate::error::checked;
 use crate::process::pidfd::PidFd;
 use crate::{Errno, NameCall, Result};
 
@@ -202,10 +203,8 @@ impl NotificationListener {
         // SAFETY: the record has the size of a seccomp_notif, and lies in atomic words, which may change behind a shared
         // reference.
         let rc = unsafe { libc::ioctl(self.0.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_RECV, start) };
-        match rc {
-            0 => Notification::from_record(record).ok_or_else(|| io::ErrorKind::InvalidData.into()),
-            _ => Err(io::Error::last_os_error()),
-        }
+        checked(rc)?;
+        Notification::from_record(record).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
     /// Whether this call is still pending. If it is, its thread id still names the caller, so that what was read from the
@@ -288,11 +287,7 @@ impl NotificationListener {
         // SAFETY: each command is used with the struct that its number was made from, which lives
         // across the call.
         let rc = unsafe { libc::ioctl(self.0.as_raw_fd(), command, &raw mut *argument) };
-        if rc < 0 {
-            Err(io::Error::last_os_error())
-        } else {
-            Ok(())
-        }
+        checked(rc).map(drop)
     }
 }
 

@@ -9,6 +9,7 @@ use rustix::fs::{OFlags, fcntl_getfl};
 use rustix::io::ioctl_fionbio;
 use rustix::net::{AddressFamily, SocketType, sockopt};
 
+use crate::error::checked;
 use crate::ipc::foreign_fd::within_limit;
 use crate::{Errno, NameCall, Result};
 
@@ -79,10 +80,7 @@ fn call_with_address(call: AddressCall, socket: impl AsFd, address: &[u8]) -> io
     let length = address.len() as libc::socklen_t;
     // SAFETY: the kernel reads the address, which lives across the call, up to its length.
     let rc = unsafe { call(socket.as_fd().as_raw_fd(), address.as_ptr().cast(), length) };
-    match rc {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
+    checked(rc).map(drop)
 }
 
 /// Binds the socket with SO_REUSEADDR, so that an earlier listener and its connections may be bound to the same port. On
@@ -124,9 +122,7 @@ pub fn connect_timeout(socket: impl AsFd) -> Option<Duration> {
 pub fn bound_file(socket: impl AsFd) -> Result<OwnedFd> {
     // SAFETY: the command takes no argument.
     let fd = unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), SIOCUNIXFILE) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error()).call("ioctl(SIOCUNIXFILE)");
-    }
+    let fd = checked(fd).call("ioctl(SIOCUNIXFILE)")?;
     // SAFETY: the kernel has just made this descriptor for us alone.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }

@@ -14,6 +14,7 @@ use rustix::io::ioctl_fionbio;
 use rustix::net::{RecvFlags, SendFlags, Shutdown};
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 
+use crate::error::checked;
 use crate::socket::{get_option, set_int};
 use crate::{NameCall, Result};
 
@@ -145,11 +146,7 @@ pub fn send_queue_len(socket: impl AsFd) -> io::Result<u32> {
     let mut bytes: libc::c_int = 0;
     // SAFETY: SIOCOUTQ writes one int, and `bytes` is one.
     let rc = unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
-    if rc < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(bytes.unsigned_abs())
-    }
+    checked(rc).map(|_| bytes.unsigned_abs())
 }
 
 /// Takes the pending error of the socket (SO_ERROR); `None` when there is none.

@@ -6,10 +6,10 @@
 //! reads the client from the header instead. The program sees the datagram from the first byte of its payload,
 //! and returns the index of a worker, or an index that no worker has: then the kernel chooses by its own hash.
 
-use std::io;
 use std::mem::size_of_val;
 use std::os::fd::{AsFd, AsRawFd};
 
+use crate::error::checked;
 use crate::{NameCall, Result};
 
 /// Steers PROXY protocol v2 datagrams among the sockets that share this one's address, in the order
@@ -43,11 +43,9 @@ fn attach(socket: impl AsFd, program: &[libc::sock_filter]) -> Result<()> {
             size_of_val(&program) as libc::socklen_t,
         )
     };
-    if rc < 0 {
-        Err(io::Error::last_os_error()).call("setsockopt(SO_ATTACH_REUSEPORT_CBPF)")
-    } else {
-        Ok(())
-    }
+    checked(rc)
+        .map(drop)
+        .call("setsockopt(SO_ATTACH_REUSEPORT_CBPF)")
 }
 
 /// The program for PROXY v2: a header of 16 bytes, the client's address and the proxy's, then the ports.

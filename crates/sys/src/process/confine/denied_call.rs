@@ -3,11 +3,11 @@
 //! SECCOMP_RET_KILL_PROCESS would leave no trace in the log. SECCOMP_RET_TRAP sends SIGSYS; the handler names the call on
 //! standard error and lets the signal kill the process.
 
-use std::io;
 use std::ptr;
 
 use syscalls::Sysno;
 
+use crate::error::checked;
 use crate::{NameCall, Result};
 
 /// Installs the handler of SIGSYS.
@@ -23,10 +23,7 @@ pub(super) fn install_handler() -> Result<()> {
             libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESETHAND | libc::SA_NODEFER;
         libc::sigaction(libc::SIGSYS, &raw const action, ptr::null_mut())
     };
-    match rc {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()).call("sigaction(SIGSYS)"),
-    }
+    checked(rc).map(drop).call("sigaction(SIGSYS)")
 }
 
 extern "C" fn report(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {

@@ -7,6 +7,7 @@ use rustix::process::{chroot, fchdir};
 use rustix::thread::{self, CapabilitySet};
 
 use super::task_status::TaskStatus;
+use crate::error::checked;
 use crate::process::caps::set_effective;
 use crate::{NameCall, SyscallError};
 
@@ -132,10 +133,7 @@ impl Identity {
 fn set_effective_id(call: libc::c_long, id: u32) -> io::Result<()> {
     const UNCHANGED: u32 = u32::MAX;
     // SAFETY: the calls take integers and touch no memory.
-    match unsafe { libc::syscall(call, UNCHANGED, id, UNCHANGED) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
+    checked(unsafe { libc::syscall(call, UNCHANGED, id, UNCHANGED) }).map(drop)
 }
 
 fn set_umask(mask: u32) -> u32 {
