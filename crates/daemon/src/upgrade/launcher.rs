@@ -19,7 +19,7 @@ use peername_sys::event::wait_readable;
 use peername_sys::ipc::fd_passing;
 use peername_sys::process::executable::path_executed;
 use peername_sys::process::fork::{
-    fork_launcher, fork_to_exec, set_thread_name, unblock_signals, wait_exit,
+    fork, fork_launcher, set_thread_name, unblock_signals, wait_exit,
 };
 use peername_sys::process::launch::exit_code;
 use peername_sys::process::pidfd::{PidFd, Signal};
@@ -136,7 +136,7 @@ impl Program {
     fn start(&self, their_end: &OwnedFd) -> anyhow::Result<Started> {
         let (reader, writer) = io::pipe().context("pipe2(2)")?;
         fd_passing::clear_close_on_exec(their_end)?;
-        let pid = fork_to_exec(|| self.execute(their_end, writer.as_fd()))?;
+        let pid = fork(|| self.execute(their_end, writer.as_fd()))?;
         let reader = OwnedFd::from(reader);
         Ok(Started {
             pid,

@@ -28,8 +28,7 @@ use crate::{NameCall, Result};
 ///
 /// # Errors
 ///
-/// EBUSY when this process has several threads: the daemon would lack the others, but not the locks that they hold. EAGAIN or
-/// ENOMEM of fork(2); ENOSYS of close_range(2) before Linux 5.9; ENOENT or EACCES of /dev/null.
+/// As [`fork`]; ENOSYS of close_range(2) before Linux 5.9; ENOENT or EACCES of /dev/null.
 pub fn spawn_detached<K: AsRef<[OwnedFd]>>(keep: K, work: impl FnOnce(K) -> u8) -> Result<()> {
     let intermediate = fork(|| {
         let _ = setpgid(None, None);
@@ -55,10 +54,6 @@ pub fn spawn_detached<K: AsRef<[OwnedFd]>>(keep: K, work: impl FnOnce(K) -> u8) 
 
 /// Runs `work` in a child in the same session, with the same signals blocked, and returns its process id. The child
 /// inherits only standard error and the descriptors `keep`, which are passed to `work`. `work` must own no other descriptor.
-///
-/// # Errors
-///
-/// EBUSY when this process has several threads; EAGAIN or ENOMEM of fork(2).
 pub fn fork_child<K: AsRef<[OwnedFd]>>(keep: K, work: impl FnOnce(K) -> u8) -> Result<u32> {
     fork(|| match detach_from_parent(keep.as_ref()) {
         Ok(()) => work(keep),
@@ -74,13 +69,11 @@ pub struct ChildProcess {
 }
 
 impl ChildProcess {
-    /// Runs `work` in a child in the same session, with the same signals blocked. The child inherits only standard error and
-    /// the descriptors `keep`, which are passed to `work`. `work` must own no other descriptor.
+    /// Runs `work` as [`fork_child`] does.
     ///
     /// # Errors
     ///
-    /// EBUSY when this process has several threads; EAGAIN or ENOMEM of fork(2). EMFILE or ENFILE of pidfd_open(2): the child
-    /// is killed then.
+    /// As [`fork`]. EMFILE or ENFILE of pidfd_open(2): the child is killed then.
     pub fn fork<K: AsRef<[OwnedFd]>>(keep: K, work: impl FnOnce(K) -> u8) -> Result<Self> {
         let id = fork_child(keep, work)?;
         match PidFd::open(id) {
@@ -117,10 +110,6 @@ impl ChildProcess {
 /// standard streams, the working directory, and the environment. Of the other descriptors it keeps only `keep`, which are
 /// passed to `work`. `work` must own no other descriptor. The child blocks all signals that can be blocked: a signal to the
 /// whole process group is meant for this process, not for the child.
-///
-/// # Errors
-///
-/// EBUSY when this process has several threads; EAGAIN or ENOMEM of fork(2).
 pub fn fork_launcher<K: AsRef<[OwnedFd]>>(keep: K, work: impl FnOnce(K) -> u8) -> Result<u32> {
     fork(|| {
         block_signals();
@@ -129,15 +118,6 @@ pub fn fork_launcher<K: AsRef<[OwnedFd]>>(keep: K, work: impl FnOnce(K) -> u8) -
             Err(_) => 1,
         }
     })
-}
-
-/// Runs `work` in a child that inherits everything, for `work` to execute a program. Returns the child's process id.
-///
-/// # Errors
-///
-/// EBUSY when this process has several threads; EAGAIN or ENOMEM of fork(2).
-pub fn fork_to_exec(work: impl FnOnce() -> u8) -> Result<u32> {
-    fork(work)
 }
 
 /// Waits until a child has exited, and reaps it.
@@ -169,8 +149,13 @@ pub fn set_thread_name(name: &CStr) {
     let _ = rustix::thread::set_name(name);
 }
 
-/// Runs `work` in a child, whose exit code `work` returns. Returns the child's process id.
-fn fork(work: impl FnOnce() -> u8) -> Result<u32> {
+/// Runs `work` in a child that inherits everything, and returns the child's process id. `work` returns the exit code.
+///
+/// # Errors
+///
+/// EBUSY when this process has several threads: the child would lack the others, but not the locks that they hold. EAGAIN or
+/// ENOMEM of fork(2).
+pub fn fork(work: impl FnOnce() -> u8) -> Result<u32> {
     if thread_count()? != 1 {
         return Err(io::Error::from_raw_os_error(libc::EBUSY))
             .call("fork(2), with several threads");

@@ -11,7 +11,7 @@ use rustix::process::Signal;
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 
 use super::caps::{CapabilitySet, is_effective};
-use super::fork::{fork_to_exec, set_parent_death_signal, wait_exit};
+use super::fork::{fork, set_parent_death_signal, wait_exit};
 use crate::error::checked;
 use crate::fs::FileId;
 use crate::{NameCall, Result};
@@ -70,11 +70,7 @@ impl NetworkNamespace {
     ///
     /// EPERM where the owner is neither the caller's user namespace nor below it.
     pub fn owner(&self) -> Result<UserNamespace> {
-        // SAFETY: the command takes no argument.
-        let fd = unsafe { libc::ioctl(self.0.as_raw_fd(), NS_GET_USERNS) };
-        let fd = checked(fd).call("ioctl(NS_GET_USERNS)")?;
-        // SAFETY: the kernel has just made this descriptor for us alone.
-        Ok(UserNamespace(unsafe { OwnedFd::from_raw_fd(fd) }.into()))
+        UserNamespace::of_namespace(&self.0, NS_GET_USERNS).call("ioctl(NS_GET_USERNS)")
     }
 
     /// Makes a new, empty network namespace (loopback down, no routes) and moves the calling thread
@@ -107,23 +103,16 @@ impl NetworkNamespace {
 ///
 /// EINVAL with several threads; EPERM or ENOSPC where it is not allowed.
 pub fn become_root_of_new_user_namespace() -> Result<()> {
-    let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
-    // SAFETY: NEWUSER leaves the descriptor table alone.
-    unsafe { unshare_unsafe(UnshareFlags::NEWUSER) }.call("unshare(CLONE_NEWUSER)")?;
-    map_ids(
-        &format!("0 {} 1", uid.as_raw()),
-        &format!("0 {} 1", gid.as_raw()),
-    )
+    let (uid, gid) = own_ids();
+    unshare_users(UnshareFlags::empty())?;
+    map_ids(&format!("0 {uid} 1"), &format!("0 {gid} 1"))
 }
 
 /// Moves this process, which must have one thread only, into a new user namespace in which it is the same
 /// user with every capability, until it executes another program. An unprivileged user may do so where the
 /// distribution allows it (user_namespaces(7)).
 pub fn become_capable_in_new_user_namespace() -> Result<()> {
-    let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
-    // SAFETY: NEWUSER leaves the descriptor table alone.
-    unsafe { unshare_unsafe(UnshareFlags::NEWUSER) }.call("unshare(CLONE_NEWUSER)")?;
-    map_to_themselves(uid.as_raw(), gid.as_raw())
+    unshare_with_own_ids(UnshareFlags::empty())
 }
 
 /// Lets any program of the calling thread's network namespace listen on ports below 1024
@@ -160,26 +149,34 @@ pub fn unshare_with_new_user_namespace(others: Unshared) -> Result<()> {
         Unshared::MountsAndIpc => UnshareFlags::NEWNS | UnshareFlags::NEWIPC,
         Unshared::MountsAndNetwork => UnshareFlags::NEWNS | UnshareFlags::NEWNET,
     };
-    let unshare = || {
-        // SAFETY: none of the flags affects the descriptor table.
-        unsafe { unshare_unsafe(UnshareFlags::NEWUSER | flags) }.call("unshare(CLONE_NEWUSER)")
-    };
     let (users, groups) = (
         IdMap::read("/proc/self/uid_map")?,
         IdMap::read("/proc/self/gid_map")?,
     );
     let may_map_all = is_effective(CapabilitySet::SETUID | CapabilitySet::SETGID);
     if may_map_all && (users.has_several_ids() || groups.has_several_ids()) {
-        return unshare_and_map_all(unshare, &users, &groups);
+        return unshare_and_map_all(flags, &users, &groups);
     }
-    let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
-    unshare()?;
-    map_to_themselves(uid.as_raw(), gid.as_raw())
+    unshare_with_own_ids(flags)
 }
 
-/// Gives this process's user and group the same numbers in its new user namespace.
-fn map_to_themselves(uid: u32, gid: u32) -> Result<()> {
+/// Moves this process into a new user namespace, in which its user and group keep their numbers, and into those of `others`.
+fn unshare_with_own_ids(others: UnshareFlags) -> Result<()> {
+    let (uid, gid) = own_ids();
+    unshare_users(others)?;
     map_ids(&format!("{uid} {uid} 1"), &format!("{gid} {gid} 1"))
+}
+
+/// The effective user and group, which a new user namespace hides until they are mapped.
+fn own_ids() -> (u32, u32) {
+    let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+    (uid.as_raw(), gid.as_raw())
+}
+
+/// Moves this process into a new user namespace, and into those of `others`: mount, IPC and network namespaces.
+fn unshare_users(others: UnshareFlags) -> Result<()> {
+    // SAFETY: none of the flags affects the descriptor table.
+    unsafe { unshare_unsafe(UnshareFlags::NEWUSER | others) }.call("unshare(CLONE_NEWUSER)")
 }
 
 /// Writes the maps of this process's new user namespace, without privilege over the old one.
@@ -190,16 +187,12 @@ fn map_ids(uid_map: &str, gid_map: &str) -> Result<()> {
     write("/proc/self/gid_map", gid_map)
 }
 
-/// Calls `unshare`, and maps all users and groups by a child that stays in the old namespace, because only there does a process
-/// have the privilege.
-fn unshare_and_map_all(
-    unshare: impl FnOnce() -> Result<()>,
-    users: &IdMap,
-    groups: &IdMap,
-) -> Result<()> {
+/// As [`unshare_with_own_ids`], but maps all users and groups, by a child that stays in the old namespace, because only there
+/// does a process have the privilege.
+fn unshare_and_map_all(others: UnshareFlags, users: &IdMap, groups: &IdMap) -> Result<()> {
     let (mut reader, mut writer) = io::pipe().call("pipe2(2)")?;
     let process = std::process::id();
-    let child = fork_to_exec(|| {
+    let child = fork(|| {
         let waited = set_parent_death_signal(Signal::TERM)
             .map_err(|error| error.source)
             .and_then(|()| reader.read_exact(&mut [0]));
@@ -213,7 +206,7 @@ fn unshare_and_map_all(
             0
         }
     })?;
-    let unshared = unshare();
+    let unshared = unshare_users(others);
     // A byte, because the child has the write end, too, and so would wait for ever for the end of the pipe.
     let released = writer.write_all(&[0]).call("write(2)");
     let exit = wait_exit(child)?;
@@ -312,10 +305,15 @@ impl UserNamespace {
 
     /// The parent; `None` where that is above the namespace of this process.
     fn parent(&self) -> Option<Self> {
-        // SAFETY: the command takes no argument.
-        let fd = unsafe { libc::ioctl(self.0.as_raw_fd(), NS_GET_PARENT) };
+        Self::of_namespace(&self.0, NS_GET_PARENT).ok()
+    }
+
+    /// The user namespace that another namespace belongs to, by this command of ioctl_nsfs(2).
+    fn of_namespace(namespace: impl AsFd, command: libc::Ioctl) -> io::Result<Self> {
+        // SAFETY: the commands take no argument.
+        let fd = checked(unsafe { libc::ioctl(namespace.as_fd().as_raw_fd(), command) })?;
         // SAFETY: the kernel has just made this descriptor for us alone.
-        (fd >= 0).then(|| Self(unsafe { OwnedFd::from_raw_fd(fd) }.into()))
+        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }.into()))
     }
 }
 

@@ -31,7 +31,7 @@ pub(super) fn run(start: impl FnOnce(OwnedFd) -> anyhow::Result<u8>) -> anyhow::
     // The child masks its own copy only, and this process stays until the end.
     secrets::mask_arguments()?;
     let (verdicts, sender) = seqpacket_pair()?;
-    let child = fork::fork_to_exec(|| failure_code(start(sender)))?;
+    let child = fork::fork(|| failure_code(start(sender)))?;
     let program = PidFd::open(child)?;
     block_on(wait_exit(program))?;
     let code = shell_exit_code(fork::wait_exit(child)?);
