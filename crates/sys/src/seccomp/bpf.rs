@@ -5,8 +5,8 @@ use std::ffi::{c_long, c_ulong};
 use std::io;
 
 use libc::{
-    BPF_ABS, BPF_ALU, BPF_AND, BPF_JA, BPF_JEQ, BPF_JMP, BPF_JUMP, BPF_K, BPF_LD, BPF_RET,
-    BPF_STMT, BPF_W, SECCOMP_RET_ALLOW, SECCOMP_RET_ERRNO, seccomp_data, sock_filter,
+    BPF_ABS, BPF_ALU, BPF_AND, BPF_JA, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD, BPF_RET, BPF_W,
+    SECCOMP_RET_ALLOW, SECCOMP_RET_ERRNO, seccomp_data, sock_filter,
 };
 
 use crate::error::checked;
@@ -61,21 +61,27 @@ pub(super) fn fail_within(range: std::ops::Range<u32>) -> [sock_filter; 3] {
 
 /// Clears the bits of the accumulator that are not in the mask.
 pub(super) fn mask(bits: u32) -> sock_filter {
-    // SAFETY: BPF_STMT only fills in a struct.
-    unsafe { BPF_STMT((BPF_ALU | BPF_AND | BPF_K) as u16, bits) }
+    statement(BPF_ALU | BPF_AND | BPF_K, bits)
 }
 
 /// Allows the call if this argument has none of these flags; else returns `denial`.
 pub(super) fn allow_without_flags(argument: usize, flags: u32, denial: u32) -> Vec<sock_filter> {
     let mut checks = vec![load(argument), mask(flags)];
-    checks.extend(if_equal(0, &[ret(SECCOMP_RET_ALLOW)]));
+    checks.extend(dispatch(&[(0, SECCOMP_RET_ALLOW)]));
     checks.push(ret(denial));
     checks
 }
 
+/// Loads the word at this offset, and returns the action of the entry whose value it equals; `otherwise` if there is none.
+pub(super) fn decide_by(offset: usize, actions: &[(u32, u32)], otherwise: u32) -> Vec<sock_filter> {
+    let mut program = vec![load(offset)];
+    program.extend(dispatch(actions));
+    program.push(ret(otherwise));
+    program
+}
+
 fn skip(instructions: usize) -> sock_filter {
-    // SAFETY: BPF_STMT only fills in a struct.
-    unsafe { BPF_STMT((BPF_JMP | BPF_JA) as u16, instructions as u32) }
+    statement(BPF_JMP | BPF_JA, instructions as u32)
 }
 
 /// Returns the action of the entry whose value the accumulator equals; continues if there is none.
@@ -87,20 +93,30 @@ pub(super) fn dispatch(actions: &[(u32, u32)]) -> impl Iterator<Item = sock_filt
 
 /// Loads the word at this offset of `struct seccomp_data` into the accumulator.
 pub(super) fn load(offset: usize) -> sock_filter {
-    // SAFETY: BPF_STMT only fills in a struct.
-    unsafe { BPF_STMT((BPF_LD | BPF_W | BPF_ABS) as u16, offset as u32) }
+    statement(BPF_LD | BPF_W | BPF_ABS, offset as u32)
 }
 
 /// Ends the filter with this action (SECCOMP_RET_*).
-pub(super) fn ret(action: u32) -> sock_filter {
-    // SAFETY: BPF_STMT only fills in a struct.
-    unsafe { BPF_STMT((BPF_RET | BPF_K) as u16, action) }
+pub(super) const fn ret(action: u32) -> sock_filter {
+    statement(BPF_RET | BPF_K, action)
 }
 
 /// Compares the accumulator with a value, and skips `if_so` or `if_not` instructions.
 pub(super) fn jump(comparison: u32, value: u32, if_so: u8, if_not: u8) -> sock_filter {
-    // SAFETY: BPF_JUMP only fills in a struct.
-    unsafe { BPF_JUMP((BPF_JMP | comparison | BPF_K) as u16, value, if_so, if_not) }
+    sock_filter {
+        jt: if_so,
+        jf: if_not,
+        ..statement(BPF_JMP | comparison | BPF_K, value)
+    }
+}
+
+const fn statement(code: u32, k: u32) -> sock_filter {
+    sock_filter {
+        code: code as u16,
+        jt: 0,
+        jf: 0,
+        k,
+    }
 }
 
 pub(super) const ARCHITECTURE: usize = std::mem::offset_of!(seccomp_data, arch);

@@ -2,7 +2,7 @@
 
 use libc::SECCOMP_RET_ALLOW;
 
-use super::bpf::{FAIL_ENOSYS, NUMBER, dispatch, install, load, ret};
+use super::bpf::{FAIL_ENOSYS, NUMBER, decide_by, install};
 use crate::{NameCall, Result};
 
 /// Makes io_uring_setup(2) fail with ENOSYS in this process and its descendants, as before Linux
@@ -14,10 +14,8 @@ use crate::{NameCall, Result};
 /// fail in the program and its descendants.
 pub fn deny_io_uring() -> Result<()> {
     // io_uring's calls have the same numbers on all architectures, so the architecture need not be checked.
-    let mut program = vec![load(NUMBER)];
-    program.extend(dispatch(&[(libc::SYS_io_uring_setup as u32, FAIL_ENOSYS)]));
-    program.push(ret(SECCOMP_RET_ALLOW));
-    install(&program, 0)
+    let denied = (libc::SYS_io_uring_setup as u32, FAIL_ENOSYS);
+    install(&decide_by(NUMBER, &[denied], SECCOMP_RET_ALLOW), 0)
         .map(drop)
         .call("seccomp(SECCOMP_SET_MODE_FILTER)")
 }

@@ -6,8 +6,8 @@
 use libc::{BPF_JEQ, SECCOMP_RET_ALLOW, SECCOMP_RET_USER_NOTIF, sock_filter};
 
 use super::bpf::{
-    ARCHITECTURE, FAIL_ENOSYS, NATIVE, NUMBER, argument, deny_x32, dispatch, failure, if_equal,
-    jump, load, ret,
+    ARCHITECTURE, FAIL_ENOSYS, NATIVE, NUMBER, argument, decide_by, deny_x32, dispatch, failure,
+    if_equal, jump, load, ret,
 };
 #[cfg(target_arch = "x86_64")]
 use super::i386;
@@ -77,12 +77,14 @@ fn native_filter(getsockname: Getsockname, bypass: Option<&Bypass>) -> Vec<sock_
 /// In the 32-bit ABI, socketcall(2) multiplexes the socket calls by its first argument.
 #[cfg(target_arch = "x86_64")]
 fn i386_filter(getsockname: Getsockname) -> Vec<sock_filter> {
-    let mut multiplexed = vec![load(argument(0))];
-    multiplexed.extend(dispatch(
-        &i386::SOCKETCALL_NOTIFIED.map(|call| (call, NOTIFY)),
-    ));
-    multiplexed.extend(dispatch(&[(i386::SYS_GETSOCKNAME, getsockname.action())]));
-    multiplexed.push(ret(SECCOMP_RET_ALLOW));
+    let multiplexed = [
+        (i386::SYS_LISTEN, NOTIFY),
+        (i386::SYS_ACCEPT, NOTIFY),
+        (i386::SYS_GETPEERNAME, NOTIFY),
+        (i386::SYS_ACCEPT4, NOTIFY),
+        (i386::SYS_GETSOCKNAME, getsockname.action()),
+    ];
+    let multiplexed = decide_by(argument(0), &multiplexed, SECCOMP_RET_ALLOW);
     let mut filter = vec![load(NUMBER)];
     filter.extend(dispatch(&[
         (i386::LISTEN, NOTIFY),

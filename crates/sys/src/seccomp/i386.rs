@@ -13,9 +13,6 @@ pub(super) const SYS_ACCEPT: u32 = 5;
 pub(super) const SYS_GETSOCKNAME: u32 = 6;
 pub(super) const SYS_GETPEERNAME: u32 = 7;
 pub(super) const SYS_ACCEPT4: u32 = 18;
-/// The multiplexed calls that are always intercepted.
-pub(super) const SOCKETCALL_NOTIFIED: [u32; 4] =
-    [SYS_LISTEN, SYS_ACCEPT, SYS_GETPEERNAME, SYS_ACCEPT4];
 
 /// From `linux/audit.h`: the ELF machine number, with a bit for little-endian.
 pub(super) const AUDIT_ARCH: u32 = 0x4000_0003;

@@ -19,8 +19,8 @@ use libc::{
 use syscalls::Sysno;
 
 use super::bpf::{
-    ARCHITECTURE, FAIL_ENOSYS, NATIVE, NUMBER, allow_without_flags, argument, deny_x32, dispatch,
-    fail_within, failure, if_equal, install, load, mask, ret,
+    ARCHITECTURE, FAIL_ENOSYS, NATIVE, NUMBER, allow_without_flags, argument, decide_by, deny_x32,
+    dispatch, fail_within, failure, if_equal, install, load, mask, ret,
 };
 use super::listener::{NotificationListener, listener_from};
 use crate::{NameCall, Result};
@@ -222,10 +222,7 @@ impl JailRules {
             Mediation::Mediated => SECCOMP_RET_USER_NOTIF,
             Mediation::Unmediated => FAIL_EPERM,
         };
-        let mut checks = vec![load(argument(index))];
-        checks.extend(if_equal(0, &[ALLOW]));
-        checks.push(ret(other));
-        checks
+        decide_by(argument(index), &[(0, SECCOMP_RET_ALLOW)], other)
     }
 }
 
@@ -238,10 +235,8 @@ fn check_socket_pair() -> Vec<sock_filter> {
 
 /// Denies TCP_FASTOPEN_CONNECT.
 fn check_socket_option() -> Vec<sock_filter> {
-    let mut check_tcp_option = vec![load(argument(2))];
-    let denied = libc::TCP_FASTOPEN_CONNECT.cast_unsigned();
-    check_tcp_option.extend(dispatch(&[(denied, FAIL_EOPNOTSUPP)]));
-    check_tcp_option.push(ALLOW);
+    let denied = (libc::TCP_FASTOPEN_CONNECT.cast_unsigned(), FAIL_EOPNOTSUPP);
+    let check_tcp_option = decide_by(argument(2), &[denied], SECCOMP_RET_ALLOW);
     let mut checks = vec![load(argument(1))];
     checks.extend(if_equal(libc::SOL_TCP.cast_unsigned(), &check_tcp_option));
     checks.push(ALLOW);
@@ -249,19 +244,13 @@ fn check_socket_option() -> Vec<sock_filter> {
 }
 
 fn check_ioctl() -> Vec<sock_filter> {
-    let mut checks = vec![load(argument(1))];
-    checks.extend(dispatch(
-        &DENIED_IOCTLS.map(|command| (command, FAIL_EPERM)),
-    ));
-    checks.push(ALLOW);
-    checks
+    let denied = DENIED_IOCTLS.map(|command| (command, FAIL_EPERM));
+    decide_by(argument(1), &denied, SECCOMP_RET_ALLOW)
 }
 
 /// Denies F_SETOWN with a process group, and F_SETOWN_EX.
 fn check_signal_owner() -> Vec<sock_filter> {
-    let mut deny_group = vec![load(argument(2)), mask(SIGN_BIT)];
-    deny_group.extend(if_equal(0, &[ALLOW]));
-    deny_group.push(ret(FAIL_EPERM));
+    let deny_group = allow_without_flags(argument(2), SIGN_BIT, FAIL_EPERM);
     let mut checks = vec![load(argument(1))];
     checks.extend(if_equal(libc::F_SETOWN.cast_unsigned(), &deny_group));
     checks.extend(dispatch(&[(F_SETOWN_EX, FAIL_EPERM)]));
@@ -272,10 +261,9 @@ fn check_signal_owner() -> Vec<sock_filter> {
 /// Allows SOCK_STREAM and SOCK_SEQPACKET. SOCK_DGRAM is denied, because datagrams can be sent to any path without connect(2).
 fn allow_unix_streams() -> Vec<sock_filter> {
     let types = [libc::SOCK_STREAM, libc::SOCK_SEQPACKET];
+    let types = types.map(|kind| (kind.cast_unsigned(), SECCOMP_RET_ALLOW));
     let mut checks = vec![load(argument(1)), mask(SOCK_TYPE_MASK)];
-    checks.extend(dispatch(
-        &types.map(|kind| (kind.cast_unsigned(), SECCOMP_RET_ALLOW)),
-    ));
+    checks.extend(dispatch(&types));
     checks.push(ret(failure(libc::ESOCKTNOSUPPORT)));
     checks
 }
@@ -315,9 +303,4 @@ const SOCK_TYPE_MASK: u32 = 0xf;
 const FAIL_EPERM: u32 = failure(libc::EPERM);
 /// The kernel's error where Fast Open is off (net.ipv4.tcp_fastopen), which programs expect.
 const FAIL_EOPNOTSUPP: u32 = failure(libc::EOPNOTSUPP);
-const ALLOW: sock_filter = sock_filter {
-    code: (libc::BPF_RET | libc::BPF_K) as u16,
-    jt: 0,
-    jf: 0,
-    k: SECCOMP_RET_ALLOW,
-};
+const ALLOW: sock_filter = ret(SECCOMP_RET_ALLOW);
