@@ -56,10 +56,6 @@ impl From<&Metadata> for FileId {
 /// Opens a file for fstat(2), for *at(2) calls, and for its path in /proc/self/fd, following symbolic links (O_PATH): no
 /// permission over the file itself is needed, and nothing is done to it. The path may lead to another process's working
 /// directory, too (/proc/PID/cwd).
-///
-/// # Errors
-///
-/// ENOENT, ENOTDIR or EACCES where the path does not lead to a file; ELOOP, ENAMETOOLONG, EMFILE.
 pub fn open_path(path: &Path) -> io::Result<File> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     Ok(openat(CWD, path, flags, Mode::empty())?.into())

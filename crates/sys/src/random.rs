@@ -8,10 +8,6 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use crate::{NameCall, Result};
 
 /// `N` random words from the kernel's generator. Right after boot this blocks until the generator is seeded.
-///
-/// # Errors
-///
-/// Those of getrandom(2): a sandbox denies it.
 pub fn words<const N: usize>() -> Result<[u64; N]> {
     let mut bytes = [[0; size_of::<u64>()]; N];
     let buffer = bytes.as_flattened_mut();

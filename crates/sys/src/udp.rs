@@ -28,10 +28,6 @@ pub fn enable_drop_count(socket: impl AsFd) -> Result<()> {
 }
 
 /// Checks that no socket receives on `addr`, not even with SO_REUSEPORT.
-///
-/// # Errors
-///
-/// EADDRINUSE if one does; else those of [`listen`].
 pub fn check_address_free(addr: SocketAddr) -> Result<()> {
     // IPv4 may have a socket of its own beside `[::]`, so only IPv6 is checked.
     let alone = BindOptions {

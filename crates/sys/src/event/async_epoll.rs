@@ -40,10 +40,6 @@ impl AsyncEpoll {
     }
 
     /// Adds a socket: `token` is reported when it is readable or has an error. Closing the socket removes it.
-    ///
-    /// # Errors
-    ///
-    /// EEXIST for a socket that was added already; ENOMEM, ENOSPC (`fs.epoll.max_user_watches`).
     pub fn add(&self, socket: impl AsFd, token: u64) -> Result<()> {
         epoll::add(
             self.0.get_ref(),
@@ -55,10 +51,6 @@ impl AsyncEpoll {
     }
 
     /// Removes a socket: needed where another descriptor of it stays open.
-    ///
-    /// # Errors
-    ///
-    /// ENOENT for a socket that was not added.
     pub fn delete(&self, socket: impl AsFd) -> Result<()> {
         epoll::delete(self.0.get_ref(), socket).call("epoll_ctl(EPOLL_CTL_DEL)")
     }

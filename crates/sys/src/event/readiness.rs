@@ -11,10 +11,6 @@ use tokio::net::TcpStream;
 use crate::{NameCall, Result};
 
 /// Registers a non-blocking socket with this thread's runtime.
-///
-/// # Errors
-///
-/// Of epoll_ctl(2): ENOMEM, or ENOSPC when no watch is left (epoll(7), `fs.epoll.max_user_watches`).
 pub fn register_stream(socket: net::TcpStream) -> Result<TcpStream> {
     TcpStream::from_std(socket)
         .call("epoll_ctl(2), which needs memory and fs.epoll.max_user_watches")

@@ -37,10 +37,6 @@ pub fn transient_failures() -> u64 {
 }
 
 /// Reads an opened file as [`read`] does.
-///
-/// # Errors
-///
-/// Those of [`read`] for a file that is open.
 pub fn read_opened(file: &File) -> io::Result<String> {
     read_at_most(file, MAX_LEN)
 }

@@ -31,10 +31,6 @@ pub struct RecordReader {
 
 impl RecordPipe {
     /// Opens an empty pipe, in packet mode (O_DIRECT, since Linux 3.4), by which [`RecordReader::of_process`] finds it.
-    ///
-    /// # Errors
-    ///
-    /// EMFILE or ENFILE; EPERM where a sandbox forbids pipe2(2).
     pub fn new() -> Result<Self> {
         let flags = PipeFlags::CLOEXEC | PipeFlags::NONBLOCK | PipeFlags::DIRECT;
         let (reader, writer) = pipe_with(flags).call("pipe2(2)")?;

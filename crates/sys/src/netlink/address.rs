@@ -51,10 +51,6 @@ pub enum AddressChange {
 impl AddressMonitor {
     /// Subscribes to changes from now on; so subscribe first and read the addresses afterwards. Must be
     /// called inside a tokio runtime.
-    ///
-    /// # Errors
-    ///
-    /// EMFILE, ENFILE or ENOMEM; EPERM or EAFNOSUPPORT where a sandbox forbids netlink.
     pub fn subscribe() -> Result<Self> {
         Self::subscribe_to(BIND_CALL, &GROUPS, change)
     }

@@ -22,10 +22,6 @@ pub struct Monitor<T> {
 impl<T: Send + 'static> Monitor<T> {
     /// Subscribes to these groups of rtnetlink(7). Errors name `call`. `change` returns `None` for a message that does not
     /// matter.
-    ///
-    /// # Errors
-    ///
-    /// EMFILE, ENFILE or ENOMEM; EPERM or EAFNOSUPPORT where a sandbox forbids netlink.
     pub(super) fn subscribe_to(
         call: &'static str,
         groups: &[MulticastGroup],

@@ -30,10 +30,6 @@ pub enum RoutingChange {
 
 impl RoutingMonitor {
     /// Subscribes to changes from now on. Must be called inside a tokio runtime.
-    ///
-    /// # Errors
-    ///
-    /// EMFILE, ENFILE or ENOMEM; EPERM or EAFNOSUPPORT where a sandbox forbids netlink.
     pub fn subscribe() -> Result<Self> {
         Self::subscribe_to(BIND_CALL, &GROUPS, change)
     }

@@ -44,10 +44,6 @@ impl From<SocketLookup> for OwnedFd {
 
 impl SocketLookup {
     /// Opens a socket.
-    ///
-    /// # Errors
-    ///
-    /// EMFILE, ENFILE or ENOMEM; EPERM or EAFNOSUPPORT where a sandbox forbids netlink.
     pub fn open() -> Result<Self> {
         let socket = raw::open(Some(netlink::SOCK_DIAG)).call("socket(NETLINK_SOCK_DIAG)")?;
         Ok(Self(socket))

@@ -9,10 +9,6 @@ use crate::{NameCall, Result};
 
 /// Whether this network namespace has IPsec policies (`ip xfrm policy`). Needs CAP_NET_ADMIN. A kernel without IPsec has
 /// none.
-///
-/// # Errors
-///
-/// EPERM without CAP_NET_ADMIN.
 pub fn has_ipsec_policies() -> Result<bool> {
     let socket = match raw::open(Some(netlink::XFRM)) {
         Err(error) if error.raw_os_error() == Some(libc::EPROTONOSUPPORT) => return Ok(false),

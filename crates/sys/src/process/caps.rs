@@ -22,19 +22,11 @@ pub fn has_no_new_privs() -> bool {
 
 /// Makes effective those of `capabilities` that are permitted, and no others. The others stay permitted and can be made
 /// effective again, so this is a trial of [`keep_only`].
-///
-/// # Errors
-///
-/// EPERM where a sandbox forbids capget(2) or capset(2).
 pub fn set_effective(capabilities: CapabilitySet) -> Result<()> {
     edit_sets(|sets| sets.effective = sets.permitted & capabilities)
 }
 
 /// Sets no_new_privs: execve(2) grants the calling thread no privilege from now on.
-///
-/// # Errors
-///
-/// Only where a sandbox forbids prctl(2).
 pub fn set_no_new_privs() -> Result<()> {
     thread::set_no_new_privs(true).call("prctl(PR_SET_NO_NEW_PRIVS)")
 }

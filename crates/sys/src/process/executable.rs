@@ -46,10 +46,6 @@ pub enum PrivilegeGain {
 
 /// The privileges that this process would gain by executing `path`. Such programs ignore LD_PRELOAD (ld.so(8), "Secure-
 /// execution mode"), and gain nothing under `no_new_privs`.
-///
-/// # Errors
-///
-/// Those of stat(2) and getxattr(2): the file does not exist or is not accessible.
 pub fn privilege_gain(path: &Path) -> Result<PrivilegeGain> {
     let file = path.metadata().call("stat(2)")?;
     // Without group execute permission, the set-group-ID bit meant mandatory locking, before Linux 5.15.

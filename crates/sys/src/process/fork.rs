@@ -136,10 +136,6 @@ pub fn wait_exit(child: u32) -> Result<ExitStatus> {
 
 /// Makes the kernel send this process a signal when the thread that created it exits, even if other threads of the parent go on
 /// (PR_SET_PDEATHSIG, prctl(2)). execve(2) keeps the setting, unless it gains privileges; a change of credentials clears it.
-///
-/// # Errors
-///
-/// Only where a sandbox forbids prctl(2).
 pub fn set_parent_death_signal(signal: Signal) -> Result<()> {
     rustix::process::set_parent_process_death_signal(Some(signal)).call("prctl(PR_SET_PDEATHSIG)")
 }

@@ -11,10 +11,6 @@ use crate::{NameCall, Result};
 /// Raises the soft limit of open files to the hard limit and returns it.
 ///
 /// The usual soft limit of 1024 is for programs that use `select(2)`, which peername does not.
-///
-/// # Errors
-///
-/// EPERM where a sandbox forbids it.
 pub fn raise_open_files() -> Result<u64> {
     let limit = getrlimit(Resource::Nofile);
     setrlimit(
@@ -45,10 +41,6 @@ pub fn count_open_files() -> Result<usize> {
 
 /// The numbers of the descriptors that this process has open, in order. The one that lists them is among them, and closed
 /// afterwards.
-///
-/// # Errors
-///
-/// ENOENT without /proc; EMFILE.
 pub fn open_files() -> Result<Vec<RawFd>> {
     let entries = fs::read_dir("/proc/self/fd").call("open(/proc/self/fd)")?;
     let mut numbers: Vec<RawFd> = entries

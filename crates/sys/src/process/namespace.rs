@@ -22,10 +22,6 @@ pub struct NetworkNamespace(OwnedFd);
 
 impl NetworkNamespace {
     /// Opens the namespace of the calling thread.
-    ///
-    /// # Errors
-    ///
-    /// ENOENT without /proc; EMFILE or ENFILE.
     pub fn current() -> Result<Self> {
         let file =
             fs::File::open("/proc/thread-self/ns/net").call("open(/proc/thread-self/ns/net)")?;

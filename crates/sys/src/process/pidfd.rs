@@ -26,16 +26,13 @@ impl PidFd {
     ///
     /// # Errors
     ///
-    /// ESRCH where there is none, EINVAL (before Linux 6.9) or ENOENT for a thread that is not its group's leader.
+    /// ESRCH where there is none, EINVAL (before Linux 6.9) or ENOENT for a thread that is not its group's leader; ENOSYS before
+    /// Linux 5.3.
     pub fn open(pid: u32) -> Result<Self> {
         Self::open_with(pid, PidfdFlags::empty())
     }
 
     /// Opens this process.
-    ///
-    /// # Errors
-    ///
-    /// EMFILE or ENFILE; ENOSYS before Linux 5.3.
     pub fn current() -> Result<Self> {
         Self::open(std::process::id())
     }
@@ -105,10 +102,6 @@ impl PidFd {
     }
 
     /// Waits until the process has exited, in a tokio runtime.
-    ///
-    /// # Errors
-    ///
-    /// Of epoll_ctl(2): ENOMEM, or ENOSPC when no watch is left.
     pub async fn wait_exit(self) -> Result<()> {
         let exit = register_readable(self.0)?;
         exit.readable().await.map(drop).call("epoll_wait(2)")
@@ -133,10 +126,6 @@ pub struct ThreadFd {
 
 impl ThreadFd {
     /// Opens the thread with this id (PIDFD_THREAD, since Linux 6.9); before that, its process.
-    ///
-    /// # Errors
-    ///
-    /// ESRCH once the thread has exited.
     pub fn open(tid: u32) -> Result<Self> {
         let thread = PidFd::open_with(tid, PIDFD_THREAD);
         let is_of_thread = !matches!(&thread, Err(error) if error.errno() == Some(libc::EINVAL));

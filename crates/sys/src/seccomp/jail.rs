@@ -71,10 +71,6 @@ pub fn confine_calls_with_mediator(allows_mounts: bool) -> Result<NotificationLi
 }
 
 /// Installs the filter as [`confine_calls_with_mediator`] does, but without a mediator ([`Mediation::Unmediated`]).
-///
-/// # Errors
-///
-/// EACCES with neither CAP_SYS_ADMIN over the thread's user namespace nor no_new_privs.
 pub fn confine_calls_without_mediator(allows_mounts: bool) -> Result<()> {
     let program = program(JailRules {
         allows_mounts,

@@ -12,10 +12,6 @@ use crate::{NameCall, Result};
 /// Allows a socket to be bound to any address and to receive what TPROXY delivers (IP_TRANSPARENT since Linux
 /// 2.6.28, IPV6_TRANSPARENT since 2.6.37). Accepted sockets inherit it. Needs CAP_NET_ADMIN or
 /// CAP_NET_RAW.
-///
-/// # Errors
-///
-/// EPERM without either capability.
 pub fn set_transparent(socket: impl AsFd, v6: bool) -> Result<()> {
     let socket = socket.as_fd();
     if v6 {

@@ -22,10 +22,6 @@ pub struct UpstreamSocket {
 
 impl UpstreamSocket {
     /// Opens a non-blocking TCP socket of the target's family.
-    ///
-    /// # Errors
-    ///
-    /// EMFILE, ENFILE or ENOMEM; EAFNOSUPPORT without IPv6.
     pub fn new_tcp(target: SocketAddr) -> Result<Self> {
         Ok(Self {
             shares_port: true,
@@ -56,19 +52,11 @@ impl UpstreamSocket {
     }
 
     /// Sets the firewall mark (SO_MARK), for policy routing. Needs CAP_NET_ADMIN, or CAP_NET_RAW since Linux 5.17.
-    ///
-    /// # Errors
-    ///
-    /// EPERM without the capability.
     pub fn set_mark(&self, mark: u32) -> Result<()> {
         self.socket.set_mark(mark).call("setsockopt(SO_MARK)")
     }
 
     /// Allows the socket to be bound to a foreign address: see [`transparent::set_transparent`].
-    ///
-    /// # Errors
-    ///
-    /// EPERM with neither CAP_NET_ADMIN nor CAP_NET_RAW.
     pub fn set_transparent(&self) -> Result<()> {
         transparent::set_transparent(&self.socket, self.v6)
     }
@@ -213,10 +201,6 @@ pub fn local_addr(socket: impl AsFd) -> Result<SocketAddr> {
 
 /// The ephemeral ports: those that connect(2) chooses from (ip(7), `ip_local_port_range`), in the network namespace of
 /// the calling thread.
-///
-/// # Errors
-///
-/// Those of reading the sysctl; [`io::ErrorKind::InvalidData`] for an unknown format.
 pub fn ephemeral_ports() -> Result<RangeInclusive<u16>> {
     let text = match fs::read_to_string(PORT_RANGE) {
         // A sandbox without /proc/sys (ProcSubset=pid).

@@ -15,10 +15,6 @@ use crate::{NameCall, Result};
 ///
 /// SO_REUSEADDR allows an immediate restart. The accept backlog is as large as the kernel allows
 /// (`net.core.somaxconn` caps it).
-///
-/// # Errors
-///
-/// EADDRINUSE, EADDRNOTAVAIL, EACCES for a privileged port; EMFILE or ENFILE.
 pub fn listen(addr: SocketAddr, options: BindOptions) -> Result<TcpListener> {
     let socket = bind(addr, options)?;
     start_listening(&socket)?;
@@ -54,10 +50,6 @@ pub fn start_listening(socket: impl AsFd) -> Result<()> {
 }
 
 /// Checks that no socket listens on `addr`, not even with SO_REUSEPORT.
-///
-/// # Errors
-///
-/// EADDRINUSE if one does; else those of [`listen`].
 pub fn check_address_free(addr: SocketAddr) -> Result<()> {
     // IPv4 may have a socket of its own beside `[::]`, so only IPv6 is checked.
     let alone = BindOptions {
