@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
 use super::{RELOAD_REFUSED, RELOADED};
+use crate::stderr_line::try_write_line;
 
 /// The end of a supervisor, or of the agent.
 #[derive(Debug)]
@@ -19,9 +20,19 @@ impl LivenessSocket {
         Ok(Self(socket))
     }
 
-    /// Answers the requests that were received, if any, by one byte. Returns whether the process of the admin endpoint is
-    /// alive.
-    pub(crate) fn answer(&mut self) -> bool {
+    /// Answers the requests that were received, if any, by one byte. `None` if the process of the admin endpoint has exited.
+    pub(crate) fn answer_or_close(mut self) -> Option<Self> {
+        let is_alive = self.answer();
+        if !is_alive {
+            try_write_line(
+                "peername: the process of the admin endpoint has exited: the admin endpoint no longer answers",
+            );
+        }
+        is_alive.then_some(self)
+    }
+
+    /// Returns whether the process of the admin endpoint is alive.
+    fn answer(&mut self) -> bool {
         match self.0.read(&mut [0; MAX_REQUESTS]) {
             Ok(0) => false,
             Ok(_) => {

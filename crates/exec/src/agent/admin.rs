@@ -11,7 +11,6 @@ use peername_sys::{NameCall, Result};
 
 use super::container::Container;
 use crate::admin::LivenessSocket;
-use crate::stderr_line::try_write_line;
 
 /// Creates the memory of the sum: a table without entries.
 pub fn create_totals() -> Result<Table<'static>> {
@@ -44,14 +43,9 @@ impl AgentAdmin {
     }
 
     /// Answers a request; `None` if the process of the endpoint has exited.
-    pub(super) fn answer_or_close(mut self) -> Option<Self> {
-        if self.socket.answer() {
-            return Some(self);
-        }
-        try_write_line(
-            "peername: the process of the admin endpoint has exited: the admin endpoint no longer answers",
-        );
-        None
+    pub(super) fn answer_or_close(self) -> Option<Self> {
+        let socket = self.socket.answer_or_close()?;
+        Some(Self { socket, ..self })
     }
 
     /// Reports a reload of the policies to the process of the endpoint.

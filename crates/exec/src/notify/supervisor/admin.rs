@@ -10,7 +10,6 @@ use super::Supervisor;
 use crate::admin::LivenessSocket;
 use crate::client_judge::ClientJudge;
 use crate::notify::epoll_token::EpollToken;
-use crate::stderr_line::try_write_line;
 
 impl Supervisor {
     /// Answers the process of the admin endpoint from now on.
@@ -39,14 +38,7 @@ impl Supervisor {
 
     /// Answers a request, or closes the socket if the process of the admin endpoint has exited.
     pub(super) fn serve_admin(&mut self) {
-        if let Some(mut socket) = self.admin.take() {
-            if socket.answer() {
-                self.admin = Some(socket);
-            } else {
-                try_write_line(
-                    "peername: the process of the admin endpoint has exited: the admin endpoint no longer answers",
-                );
-            }
-        }
+        let socket = self.admin.take();
+        self.admin = socket.and_then(LivenessSocket::answer_or_close);
     }
 }
