@@ -11,7 +11,7 @@ use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use peername_identity::{Counter, Settings, WaiterRequest};
+use peername_identity::{Counter, WaiterRequest};
 use peername_sys::event::epoll::{Epoll, Interest};
 use peername_sys::ipc::fd_passing::{
     receive_foreign_fds, send_bytes, seqpacket_pair, shutdown_read,
@@ -30,7 +30,6 @@ use crate::stderr_line::try_write_line;
 /// The header waiter's ends of the open channels.
 #[derive(Debug)]
 pub(crate) struct RequestChannels {
-    settings: Settings<'static>,
     epoll: Epoll,
     open: Vec<Channel>,
     /// Files that were sent instead of sockets, see [`keep_open`].
@@ -55,9 +54,8 @@ struct UnconfirmedHandoff {
 
 impl RequestChannels {
     /// Creates the set, with no channel open.
-    pub(crate) fn new(settings: Settings<'static>) -> Result<Self> {
+    pub(crate) fn new() -> Result<Self> {
         Ok(Self {
-            settings,
             epoll: Epoll::new()?,
             open: Vec::new(),
             files: Vec::new(),
@@ -97,17 +95,12 @@ impl RequestChannels {
 
     /// Serves processes that have sent something, without waiting, and ends channels whose deadline has passed.
     pub(crate) fn serve(&mut self, waiter: &mut HeaderWaiter) {
-        let Self {
-            settings,
-            open,
-            files,
-            ..
-        } = self;
+        let Self { open, files, .. } = self;
         let now = Instant::now();
         open.retain_mut(|channel| {
-            let stays_open = channel.drive(*settings, files, waiter);
+            let stays_open = channel.drive(files, waiter);
             if stays_open && channel.deadline <= now {
-                channel.end(*settings, files, waiter);
+                channel.end(files, waiter);
                 return false;
             }
             stays_open
@@ -121,7 +114,7 @@ impl RequestChannels {
             return false;
         };
         let mut channel = self.open.remove(earliest);
-        channel.end(self.settings, &mut self.files, waiter);
+        channel.end(&mut self.files, waiter);
         true
     }
 }
@@ -135,12 +128,7 @@ impl AsFd for RequestChannels {
 
 impl Channel {
     /// Processes a message of the process, if there is one. Returns whether the channel stays open.
-    fn drive(
-        &mut self,
-        settings: Settings<'_>,
-        files: &mut Vec<ForeignFd>,
-        waiter: &mut HeaderWaiter,
-    ) -> bool {
+    fn drive(&mut self, files: &mut Vec<ForeignFd>, waiter: &mut HeaderWaiter) -> bool {
         if self.handoff.is_some() {
             return self.confirm(waiter);
         }
@@ -159,11 +147,11 @@ impl Channel {
             Some(WaiterRequest::Log) | None => {}
             Some(WaiterRequest::Listening) => {
                 if let Some(listener) = fds.pop().and_then(ForeignListener::from_fd) {
-                    note_listener(waiter, settings, &listener);
+                    note_listener(waiter, &listener);
                 }
             }
             Some(WaiterRequest::Park) => {
-                let listener = fds.pop().and_then(|fd| covered_listener(settings, fd));
+                let listener = fds.pop().and_then(|fd| covered_listener(waiter, fd));
                 let Some(connection) = fds.pop().filter(is_connection) else {
                     return false;
                 };
@@ -174,7 +162,7 @@ impl Channel {
                 }
             }
             Some(WaiterRequest::Take) => {
-                if let Some(listener) = fds.pop().and_then(|fd| covered_listener(settings, fd)) {
+                if let Some(listener) = fds.pop().and_then(|fd| covered_listener(waiter, fd)) {
                     return self.hand_over(waiter, (&listener).into());
                 }
             }
@@ -220,27 +208,23 @@ impl Channel {
 
     /// Prepares the channel to be closed. From now on the process can't send, so that it closes a connection that it has not
     /// confirmed; the messages that it has sent before are processed.
-    fn end(
-        &mut self,
-        settings: Settings<'_>,
-        files: &mut Vec<ForeignFd>,
-        waiter: &mut HeaderWaiter,
-    ) {
+    fn end(&mut self, files: &mut Vec<ForeignFd>, waiter: &mut HeaderWaiter) {
         let is_shut = shutdown_read(&self.socket);
-        while is_shut.is_ok() && self.drive(settings, files, waiter) {}
+        while is_shut.is_ok() && self.drive(files, waiter) {}
     }
 }
 
-fn note_listener(waiter: &mut HeaderWaiter, settings: Settings<'_>, listener: &ForeignListener) {
+fn note_listener(waiter: &mut HeaderWaiter, listener: &ForeignListener) {
     let port = listener.addr.port();
     waiter.note_port(port);
-    if settings.covers(port) {
+    if waiter.table.settings().covers(port) {
         waiter.note_listener(listener, listener.into());
     }
 }
 
 /// Examines a socket that was sent as a listener. `None` unless it is a TCP listener that expects headers.
-fn covered_listener(settings: Settings<'_>, socket: ForeignFd) -> Option<ForeignListener> {
+fn covered_listener(waiter: &HeaderWaiter, socket: ForeignFd) -> Option<ForeignListener> {
+    let settings = waiter.table.settings();
     ForeignListener::from_fd(socket).filter(|listener| settings.covers(listener.addr.port()))
 }
 

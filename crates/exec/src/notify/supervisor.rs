@@ -125,7 +125,7 @@ impl Supervisor {
         let mut monitor = program.map(SupervisorMonitor::new);
         let channels = table_file
             .is_some()
-            .then(|| RequestChannels::new(table.settings()))
+            .then(RequestChannels::new)
             .transpose()?;
         if let Some(channels) = &channels {
             epoll.add(channels, EpollToken::Channels.into(), Interest::Readable)?;
