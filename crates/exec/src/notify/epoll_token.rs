@@ -33,7 +33,7 @@ impl From<EpollToken> for u64 {
             EpollToken::Admin => (6, 0),
             EpollToken::Stop => (7, 0),
         };
-        // Serial numbers count up from 1, one for each call, so the upper bits are free.
+        // Serial numbers count up, one for each call, so the upper bits are free.
         serial << KIND_BITS | kind
     }
 }

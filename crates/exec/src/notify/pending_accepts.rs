@@ -5,10 +5,10 @@ use std::os::fd::RawFd;
 use std::rc::Rc;
 use std::time::Instant;
 
-use peername_sys::SyscallError;
+use peername_sys::Result;
 use peername_sys::event::epoll::{Epoll, Interest};
 use peername_sys::process::pidfd::ThreadFd;
-use peername_sys::seccomp::{AddressBuffer, ThreadCache};
+use peername_sys::seccomp::AddressBuffer;
 use peername_sys::tcp::foreign_listener::ForeignListener;
 
 use super::epoll_token::EpollToken;
@@ -40,14 +40,7 @@ pub(super) struct AcceptCall {
 pub(super) struct PendingAccepts {
     /// By serial number, so that the oldest is first.
     all: BTreeMap<u64, PendingAccept>,
-    last_serial: u64,
-}
-
-/// A call that can't wait for its listener, and why.
-#[derive(Debug)]
-pub(super) struct UnwatchedCall {
-    pub(super) call: AcceptCall,
-    pub(super) error: SyscallError,
+    next_serial: u64,
 }
 
 #[derive(Debug)]
@@ -60,29 +53,32 @@ struct PendingAccept {
 }
 
 impl PendingAccepts {
-    /// Adds a call that waits for its listener, and closes this process's copy of the listener.
+    /// Watches the listener and the thread of the call that is inserted next. Returns the epoll instance of the listener.
     ///
     /// # Errors
     ///
-    /// The registration has failed: EMFILE or ENFILE of epoll_create1(2), ENOMEM or ENOSPC of epoll_ctl(2).
-    pub(super) fn insert(
-        &mut self,
+    /// EMFILE or ENFILE of epoll_create1(2), ENOMEM or ENOSPC of epoll_ctl(2).
+    pub(super) fn watch(
+        &self,
         epoll: &Epoll,
-        threads: &mut ThreadCache,
-        call: AcceptCall,
-        listener_copy: ForeignListener,
-    ) -> Result<(), Box<UnwatchedCall>> {
-        self.last_serial += 1;
-        let serial = self.last_serial;
-        let watched = threads.with_room(|| watch(epoll, serial, &call, &listener_copy));
-        drop(listener_copy);
-        match watched {
-            Ok(watch) => {
-                self.all.insert(serial, PendingAccept { call, watch });
-                Ok(())
-            }
-            Err(error) => Err(Box::new(UnwatchedCall { call, error })),
-        }
+        call: &AcceptCall,
+        listener_copy: &ForeignListener,
+    ) -> Result<Epoll> {
+        let serial = self.next_serial;
+        let ready = EpollToken::ListenerReady(serial).into();
+        let exited = EpollToken::ThreadExited(serial).into();
+        let watch = Epoll::new()?;
+        watch.add(listener_copy, 0, Interest::Readable)?;
+        epoll.add(&watch, ready, Interest::Readable)?;
+        epoll.add(&*call.thread, exited, Interest::Readable)?;
+        Ok(watch)
+    }
+
+    /// Adds a call that waits for its listener, with what [`PendingAccepts::watch`] has returned for it.
+    pub(super) fn insert(&mut self, call: AcceptCall, watch: Epoll) {
+        let pending = PendingAccept { call, watch };
+        self.all.insert(self.next_serial, pending);
+        self.next_serial += 1;
     }
 
     /// Removes a call.
@@ -124,20 +120,4 @@ impl PendingAccepts {
     pub(super) fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
-}
-
-/// Watches the listener and the thread of a call. Returns the epoll instance of the listener.
-fn watch(
-    epoll: &Epoll,
-    serial: u64,
-    call: &AcceptCall,
-    listener_copy: &ForeignListener,
-) -> Result<Epoll, SyscallError> {
-    let ready = EpollToken::ListenerReady(serial).into();
-    let exited = EpollToken::ThreadExited(serial).into();
-    let watch = Epoll::new()?;
-    watch.add(listener_copy, 0, Interest::Readable)?;
-    epoll.add(&watch, ready, Interest::Readable)?;
-    epoll.add(&*call.thread, exited, Interest::Readable)?;
-    Ok(watch)
 }

@@ -9,7 +9,7 @@ use peername_sys::tcp::foreign_listener::ForeignListener;
 use super::{ServeOutcome, Supervisor, UnservedCall, is_due};
 use crate::header_waiter::ListenerAddr;
 use crate::header_waiter::header_peek::AdmittedConnection;
-use crate::notify::pending_accepts::{AcceptCall, UnwatchedCall};
+use crate::notify::pending_accepts::AcceptCall;
 
 impl Supervisor {
     pub(super) fn accept(&mut self, call: AcceptCall, listener_copy: ForeignListener) {
@@ -32,12 +32,13 @@ impl Supervisor {
             drop(listener_copy);
             return self.fail(call, Errno::AGAIN);
         }
-        let inserted = self
-            .pending
-            .insert(&self.epoll, &mut self.threads, call, listener_copy);
-        if let Err(unwatched) = inserted {
-            let UnwatchedCall { call, error } = *unwatched;
-            self.fail(call, error.source);
+        let watched = self
+            .threads
+            .with_room(|| self.pending.watch(&self.epoll, &call, &listener_copy));
+        drop(listener_copy);
+        match watched {
+            Ok(watch) => self.pending.insert(call, watch),
+            Err(error) => self.fail(call, error.source),
         }
     }
 
