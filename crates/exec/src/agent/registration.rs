@@ -24,23 +24,13 @@ pub(super) struct Registration {
     pub(super) deadline: Instant,
 }
 
-/// A container that a runtime has announced.
-#[derive(Debug)]
-pub(super) struct AnnouncedContainer {
-    /// The runtime's user.
-    pub(super) user: u32,
-    pub(super) state: ContainerState,
-    /// The seccomp listener.
-    pub(super) listener: OwnedFd,
-}
-
 /// The progress of a registration.
 #[derive(Debug)]
 pub(super) enum RegistrationProgress {
     /// The message is incomplete.
     Incomplete,
-    /// The message is complete.
-    Complete(AnnouncedContainer),
+    /// The message is complete: the container's state, and its seccomp listener.
+    Complete(ContainerState, OwnedFd),
     /// The runtime has closed the connection without a byte. crun connects once before it has anything to send.
     Empty,
     /// The message can't be used.
@@ -127,11 +117,7 @@ impl Registration {
 
     fn complete(&mut self, state: ContainerState) -> RegistrationProgress {
         match self.take_listener(state.listener) {
-            Ok(listener) => RegistrationProgress::Complete(AnnouncedContainer {
-                user: self.user,
-                state,
-                listener,
-            }),
+            Ok(listener) => RegistrationProgress::Complete(state, listener),
             Err(error) => RegistrationProgress::Refused(error),
         }
     }

@@ -1,6 +1,7 @@
 //! The connections of container runtimes.
 
 use std::io::ErrorKind;
+use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 use peername_sys::NameCall;
@@ -10,9 +11,8 @@ use peername_sys::process::user::effective_uid;
 
 use super::{Agent, RETRY_INTERVAL};
 use crate::agent::container::Container;
-use crate::agent::registration::{
-    AnnouncedContainer, Registration, RegistrationError, RegistrationProgress,
-};
+use crate::agent::container_state::ContainerState;
+use crate::agent::registration::{Registration, RegistrationError, RegistrationProgress};
 use crate::agent::runtime_refusal_log::write_refused;
 use crate::stderr_line::try_write_line;
 
@@ -78,9 +78,12 @@ impl Agent {
         let Some(registration) = self.registrations.get_mut(&number) else {
             return;
         };
+        let user = registration.user;
         match registration.receive() {
             RegistrationProgress::Incomplete => return,
-            RegistrationProgress::Complete(announced) => self.add_container(announced),
+            RegistrationProgress::Complete(state, listener) => {
+                self.add_container(user, state, listener);
+            }
             RegistrationProgress::Empty => {}
             RegistrationProgress::Refused(error) => self.refusals.log_refused(&error),
         }
@@ -98,13 +101,8 @@ impl Agent {
         });
     }
 
-    /// Adds a container that a runtime has announced.
-    fn add_container(&mut self, announced: AnnouncedContainer) {
-        let AnnouncedContainer {
-            user,
-            state,
-            listener,
-        } = announced;
+    /// Adds a container that a runtime of this user has announced, with its seccomp listener.
+    fn add_container(&mut self, user: u32, state: ContainerState, listener: OwnedFd) {
         let share = self.share(user, SHARED_CONTAINERS);
         let containers = self.containers.values();
         let running = containers.filter(|container| container.user == user);
