@@ -16,16 +16,14 @@
 
 pub mod admin;
 mod container;
-mod container_memory;
 mod container_state;
 mod container_supervisor;
 pub mod descriptor_store;
 pub mod holder;
-mod policy;
 mod registration;
 mod runtime_refusal_log;
 mod server;
 
 pub use container_state::{DEFAULT_POLICY, is_policy_name};
-pub use policy::AgentPolicy;
+pub use container_supervisor::AgentPolicy;
 pub use server::{Agent, AgentError, AgentExit, AgentHost, PreparedAgent};

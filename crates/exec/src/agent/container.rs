@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
-use peername_identity::Counts;
+use peername_identity::{Counts, Table};
 use peername_sys::event::wait_readable;
 use peername_sys::ipc::shared_memory::create_anonymous;
 use peername_sys::process::fork::ChildProcess;
@@ -16,11 +16,10 @@ use peername_sys::seccomp;
 use peername_sys::throttle::RepeatThrottle;
 use peername_sys::{NameCall, SyscallError};
 
-use super::container_memory::ContainerMemory;
 use super::container_state::ContainerState;
-use super::container_supervisor::{self, SupervisedContainer};
+use super::container_supervisor::{self, AgentPolicy};
 use super::descriptor_store::ContainerPart;
-use super::policy::AgentPolicy;
+use crate::notify::InflightCalls;
 
 type Result<T, E = SyscallError> = std::result::Result<T, E>;
 
@@ -45,6 +44,23 @@ pub(super) struct Container {
     pub(super) missing_policy_logged: bool,
     /// Throttles the line of a supervisor that can't be started, which is tried again each second.
     pub(super) start_failures: RepeatThrottle,
+}
+
+/// The state of a container's supervisor, in memory that outlives it: the table of clients, and the record of in-flight calls.
+#[derive(Debug)]
+struct ContainerMemory {
+    table: OwnedFd,
+    inflight: OwnedFd,
+}
+
+impl ContainerMemory {
+    /// Creates empty memory for `slots` connections: a power of two, and at least 64.
+    fn new(slots: usize) -> Result<Self> {
+        Ok(Self {
+            table: create_anonymous("peername-table", Table::size(slots))?,
+            inflight: InflightCalls::create_memory()?,
+        })
+    }
 }
 
 /// The process of a supervisor.
@@ -179,16 +195,8 @@ impl Container {
             clone(ContainerPart::Inflight)?,
             stop_reader.into(),
         ];
-        let id = self.id.clone();
-        let child = ChildProcess::fork(inherited, |[listener, table, inflight, stop]| {
-            let container = SupervisedContainer {
-                id,
-                listener,
-                table,
-                inflight,
-                stop,
-            };
-            container_supervisor::run(container, policy)
+        let child = ChildProcess::fork(inherited, |descriptors| {
+            container_supervisor::run(&self.id, descriptors, policy)
         })?;
         let supervisor = SupervisorProcess {
             child,

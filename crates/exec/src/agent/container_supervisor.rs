@@ -6,29 +6,41 @@
 //! agent may not ask the listener (without CAP_NET_ADMIN there), the namespace is the thread's: as long as its call waits, the thread
 //! can't exit. Other calls are answered outside of the network.
 
+use std::fs::File;
+use std::io;
 use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::time::Duration;
 
-use peername_sys::SyscallError;
+use peername_identity::Table;
+use peername_sys::ipc::shared_memory::map_words;
 use peername_sys::process::fork;
 use peername_sys::process::namespace::{NetworkNamespace, UserNamespace};
 use peername_sys::process::secrets;
 use peername_sys::seccomp::NotificationListener;
+use peername_sys::{NameCall, SyscallError};
 
-use super::container_memory::map_table;
-use super::policy::AgentPolicy;
+use crate::client_judge::ClientJudge;
 use crate::notify::{self, DenialLog, HandedBackCall, InflightCalls, SupervisorConfig};
 use crate::sockets::find_listing;
 use crate::stderr_line::{set_subject, try_write_line};
 use crate::table::TableRules;
 
-/// The descriptors of a container that its supervisor needs.
-pub(super) struct SupervisedContainer {
-    pub(super) id: String,
-    pub(super) listener: OwnedFd,
-    pub(super) table: OwnedFd,
-    pub(super) inflight: OwnedFd,
-    /// Readable once the agent has ended, or asks the supervisor to end.
-    pub(super) stop: OwnedFd,
+/// A policy, which containers name by `listenerMetadata` in their seccomp profile.
+#[derive(Clone, Debug)]
+pub struct AgentPolicy {
+    /// The name.
+    pub name: String,
+    /// The headers that are expected, and the ports. `listing` is determined for each container.
+    pub rules: TableRules,
+    /// Connections of a container that may be open at the same time: a power of two, and at least 64.
+    pub slots: usize,
+    /// The time from accept to the complete header.
+    pub header_timeout: Duration,
+    /// Decides which clients may connect; `None` where all may.
+    pub judge: Option<Rc<dyn ClientJudge>>,
+    /// Log each refused connection, not only the first of each reason in an interval.
+    pub verbose: bool,
 }
 
 /// An error that ends a supervisor before its container.
@@ -45,10 +57,12 @@ enum SupervisorError {
 }
 
 /// Supervises a container until none of its processes is left, or until the agent ends. Returns the exit code.
-pub(super) fn run(container: SupervisedContainer, policy: &AgentPolicy) -> u8 {
+/// `descriptors`: the seccomp listener, the table of clients, the record of in-flight calls, and a pipe that is readable once
+/// the agent has ended, or asks the supervisor to end.
+pub(super) fn run(id: &str, descriptors: [OwnedFd; 4], policy: &AgentPolicy) -> u8 {
     fork::set_thread_name(c"peername-notify");
-    set_subject(format!("container {}", container.id));
-    match supervise(container, policy) {
+    set_subject(format!("container {id}"));
+    match supervise(descriptors, policy) {
         Ok(()) => 0,
         Err(error) => {
             try_write_line(&format!("peername: its supervisor has ended: {error}"));
@@ -57,14 +71,10 @@ pub(super) fn run(container: SupervisedContainer, policy: &AgentPolicy) -> u8 {
     }
 }
 
-fn supervise(container: SupervisedContainer, policy: &AgentPolicy) -> Result<(), SupervisorError> {
-    let SupervisedContainer {
-        listener,
-        table,
-        inflight,
-        stop,
-        ..
-    } = container;
+fn supervise(
+    [listener, table, inflight, stop]: [OwnedFd; 4],
+    policy: &AgentPolicy,
+) -> Result<(), SupervisorError> {
     let listener = NotificationListener::from(listener);
     // Waits for the supervisor of an earlier agent, which may be about to exit.
     let inflight = InflightCalls::lock(inflight)?;
@@ -93,6 +103,16 @@ fn supervise(container: SupervisedContainer, policy: &AgentPolicy) -> Result<(),
     rules(find_listing()?).write_to(settings)?;
     notify::supervise_filter(&config, listener, inflight, stop)?;
     Ok(())
+}
+
+/// Maps a table whose settings the caller will write. An error also means that the memory is no table of this version.
+fn map_table(memory: OwnedFd) -> Result<Table<'static>, SyscallError> {
+    let memory = File::from(memory);
+    let size = memory.metadata().call("fstat(2)")?.len();
+    let words = map_words(&memory, usize::try_from(size).unwrap_or(usize::MAX))?;
+    Table::adopt(words)
+        .ok_or_else(|| io::Error::other("it is of another version of peername"))
+        .call("opening the table of clients")
 }
 
 /// Moves this process into the network namespace of the first listener that expects headers and at which a thread accepts. Returns

@@ -21,8 +21,8 @@ use peername_sys::throttle::RepeatThrottle;
 
 use super::admin::AgentAdmin;
 use super::container::Container;
+use super::container_supervisor::AgentPolicy;
 use super::descriptor_store::{DescriptorStore, StoredDescriptor};
-use super::policy::AgentPolicy;
 use super::registration::Registration;
 use super::runtime_refusal_log::RuntimeRefusalLog;
 use crate::stderr_line::try_write_line;
