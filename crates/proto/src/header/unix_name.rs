@@ -25,11 +25,6 @@ impl<'a> UnixName<'a> {
         };
         end.and_then(|end| bytes.get(..end)).unwrap_or_default()
     }
-
-    /// Whether the name is of Linux's abstract namespace.
-    pub fn is_abstract(self) -> bool {
-        self.name().first() == Some(&0)
-    }
 }
 
 /// `unix:/path` if the name is printable ASCII, else `unix-hex:00616263`: safe to log either way.

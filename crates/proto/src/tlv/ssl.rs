@@ -9,8 +9,7 @@ use super::kind;
 pub struct Ssl<'a> {
     /// [`Ssl::TLS`], [`Ssl::CERT_CONN`] and [`Ssl::CERT_SESS`]; other bits are undefined.
     pub client: u8,
-    /// 0 if the client's certificate was verified. Without a certificate 0 proves nothing: use
-    /// [`Ssl::client_verified`].
+    /// 0 if the client's certificate was verified. Without [`Ssl::CERT_CONN`] or [`Ssl::CERT_SESS`] 0 proves nothing.
     pub verify: u32,
     /// The details, see `SSL_…` in [`kind`].
     pub tlvs: Tlvs<'a>,
@@ -40,11 +39,6 @@ impl<'a> Ssl<'a> {
         self.client & Self::TLS != 0
     }
 
-    /// Whether the client showed a certificate and the proxy verified it.
-    pub fn client_verified(&self) -> bool {
-        self.client & (Self::CERT_CONN | Self::CERT_SESS) != 0 && self.verify == 0
-    }
-
     /// The name of a TLV inside the SSL TLV, without the specification's `PP2_SUBTYPE_`.
     pub fn name(tlv: Tlv<'_>) -> &'static str {
         kind::ssl_name(tlv.kind)
@@ -61,25 +55,6 @@ impl<'a> Tlvs<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn verify_zero_proves_nothing_without_a_certificate() {
-        assert!(
-            !Ssl::read(&[Ssl::TLS, 0, 0, 0, 0])
-                .unwrap()
-                .client_verified()
-        );
-        assert!(
-            Ssl::read(&[Ssl::TLS | Ssl::CERT_SESS, 0, 0, 0, 0])
-                .unwrap()
-                .client_verified()
-        );
-        assert!(
-            !Ssl::read(&[Ssl::TLS | Ssl::CERT_CONN, 0, 0, 0, 1])
-                .unwrap()
-                .client_verified()
-        );
-    }
 
     #[test]
     fn value_is_filled_by_whole_details() {
