@@ -74,4 +74,4 @@ pub use crate::tlv::{Iter, Ssl, Tlv, Tlvs, Vendor, kind};
 pub use crate::unbracketed::parse_unbracketed;
 pub use crate::write::PlainHeader;
 #[cfg(feature = "std")]
-pub use crate::write::{V2Writer, WriteError, write_spp, write_v1, write_v1_unknown};
+pub use crate::write::{V2Writer, WriteError, write_v1, write_v1_unknown};

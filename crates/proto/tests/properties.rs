@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use peername_proto::{
     Carrier, Command, Endpoints, Header, Parsed, Spp, Tlv, Transport, UnixName, V2Writer, Version,
-    canonical, guess_protocol, kind, parse, write_spp, write_v1,
+    canonical, guess_protocol, kind, parse, write_v1,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -51,14 +51,16 @@ proptest! {
             None if is_local => V2Writer::local(&mut bytes),
             None => V2Writer::unspec(&mut bytes),
         };
-        let len = writer.finish().unwrap();
+        let len = writer.tlv(kind::NOOP, b"").finish().unwrap();
         bytes.extend(payload);
         let header = complete(&bytes, Carrier::Stream);
         let endpoints = match names {
             Some((source, destination)) => Endpoints::Unix { transport, source, destination },
             None => Endpoints::Real,
         };
-        prop_assert_eq!((header.len, header.endpoints), (len, endpoints));
+        prop_assert_eq!((header.len, header.endpoints, header.source()), (len, endpoints, None));
+        // LOCAL and UNSPEC have no TLVs: what follows their header is ignored.
+        prop_assert_eq!(header.tlvs.get(kind::NOOP).is_some(), names.is_some());
         prop_assert_eq!(header.command == Command::Local, names.is_none() && is_local);
     }
 
@@ -114,8 +116,7 @@ proptest! {
 
     #[test]
     fn written_spp_header_reads_back(client: SocketAddr, proxy: SocketAddr, payload in vec(any::<u8>(), 0..40)) {
-        let mut bytes = Vec::new();
-        write_spp(&mut bytes, Spp { client, proxy });
+        let mut bytes = Spp { client, proxy }.to_bytes().to_vec();
         bytes.extend(payload);
         let header = Spp::parse(&bytes).unwrap();
         prop_assert_eq!(header.client, canonical(client));

@@ -1,11 +1,5 @@
-use std::net::SocketAddr;
-
-use super::v1::{write_v1, write_v1_unknown};
-use super::v2::V2Writer;
 use super::*;
-use crate::{
-    Carrier, Command, Endpoints, Header, Invalid, Parsed, Transport, UnixName, kind, parse,
-};
+use crate::{Carrier, Command, Endpoints, Header, Invalid, Parsed, Transport, kind, parse};
 
 fn addresses() -> (SocketAddr, SocketAddr) {
     (
@@ -56,30 +50,6 @@ fn headers_without_addresses_parse_back() {
     assert_eq!(
         (read(&out).command, read(&out).endpoints),
         (Command::Proxy, Endpoints::Real)
-    );
-}
-
-#[test]
-fn unix_names_parse_back() {
-    let (mut source, mut destination) = ([0; UnixName::LEN], [b'd'; UnixName::LEN]);
-    source[1] = b'a';
-    destination[0] = b'/';
-    let (source, destination) = (UnixName(&source), UnixName(&destination));
-    let mut out = Vec::new();
-    let writer = V2Writer::unix(&mut out, Transport::Datagram, source, destination);
-    assert_eq!(writer.tlv(kind::NOOP, b"").finish(), Ok(235));
-    let transport = Transport::Datagram;
-    assert_eq!(
-        read(&out).endpoints,
-        Endpoints::Unix {
-            transport,
-            source,
-            destination
-        }
-    );
-    assert_eq!(
-        (read(&out).source(), read(&out).tlvs.get(kind::NOOP)),
-        (None, Some(&[][..]))
     );
 }
 
