@@ -19,7 +19,7 @@ use crate::socket_key::SocketListing;
 pub struct Settings<'m>(pub(crate) Parts<'m>);
 
 /// The rules for connections: which need a header, which sources a header may name, and limits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Policy {
     /// Whether connections without a header, and from untrusted peers, are refused. Otherwise the program gets them as they
     /// are.

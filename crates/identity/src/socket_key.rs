@@ -69,11 +69,7 @@ impl SocketListing {
 
     /// Encodes the listing for another process.
     pub fn to_word(self) -> u64 {
-        match self {
-            Self::Diag => 0,
-            Self::DiagWithoutMultipath => 1,
-            Self::Proc => 2,
-        }
+        self as u64
     }
 
     /// Decodes a word of [`SocketListing::to_word`].
