@@ -135,9 +135,7 @@ pub(super) mod tests {
     use std::os::fd::AsFd;
     use std::sync::atomic::AtomicU64;
 
-    use peername_identity::{
-        HeaderPolicy, Identity, Policy, SocketListing, SocketQueries, SourcePolicy,
-    };
+    use peername_identity::{Identity, Policy, SocketListing, SocketQueries, SourcePolicy};
 
     use super::*;
 
@@ -215,13 +213,11 @@ pub(super) mod tests {
         let policy = Policy {
             header_required: true,
             all_ports: true,
-            show_destination: false,
-            judged_by_waiter: false,
-            headers: HeaderPolicy::default(),
             sources: SourcePolicy::Any,
             max_header: 4096,
             namespace: NAMESPACE,
             listing: SocketListing::DiagWithoutMultipath,
+            ..Policy::default()
         };
         table.settings().write(policy, &[], [0, 0]);
         table
