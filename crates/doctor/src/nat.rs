@@ -6,6 +6,7 @@ use std::num::NonZeroU32;
 use std::process::Command;
 
 use ipnet::IpNet;
+use peername_proto::parse_truncated_network;
 use peername_proxy::nat_probe::{fresh_source, probe_egress};
 use peername_proxy::reply_path::probe::foreign_addr;
 use peername_proxy::routes::{Backend, BackendLocation, locate_backend};
@@ -174,11 +175,7 @@ fn networks_in(rules: &str) -> impl Iterator<Item = (IpNet, String)> {
         let is_nat = lower.contains("masquerade") || lower.contains("snat");
         let rule = if is_nat { line.trim() } else { "" };
         line.split(|c: char| c.is_whitespace() || "{},".contains(c))
-            .filter_map(|word| {
-                word.parse()
-                    .ok()
-                    .or_else(|| word.parse::<IpAddr>().ok().map(IpNet::from))
-            })
+            .filter_map(parse_truncated_network)
             .map(|network| (network, rule.to_owned()))
     })
 }

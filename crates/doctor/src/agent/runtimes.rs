@@ -165,49 +165,31 @@ fn find_version(output: &str) -> Option<String> {
 /// The versions are from release notes; Docker: moby/moby#42604, podman: containers/common#945, containerd: the runtime-spec of
 /// its go.mod.
 static KINDS: [RuntimeKind; 7] = [
+    kind("runc", "container of runc", Support::Runs(1, 1)),
     RuntimeKind {
-        name: "runc",
-        container: "container of runc",
-        options: &[],
-        support: Support::Runs(1, 1),
-    },
-    RuntimeKind {
-        name: "crun",
-        container: "container of crun",
         options: &["--cgroup-manager=disabled"],
-        support: Support::Runs(0, 19),
+        ..kind("crun", "container of crun", Support::Runs(0, 19))
     },
-    RuntimeKind {
-        name: "podman",
-        container: "container of podman",
-        options: &[],
-        support: Support::PassesOn(4, 1),
-    },
-    RuntimeKind {
-        name: "docker",
-        container: "container of docker",
-        options: &[],
-        support: Support::PassesOn(23, 0),
-    },
-    RuntimeKind {
-        name: "containerd",
-        container: "container of containerd",
-        options: &[],
-        support: Support::PassesOn(1, 6),
-    },
-    RuntimeKind {
-        name: "runsc",
-        container: "container of runsc",
-        options: &[],
-        support: Support::Never,
-    },
-    RuntimeKind {
-        name: "kata-runtime",
-        container: "container of kata-runtime",
-        options: &[],
-        support: Support::Never,
-    },
+    kind("podman", "container of podman", Support::PassesOn(4, 1)),
+    kind("docker", "container of docker", Support::PassesOn(23, 0)),
+    kind(
+        "containerd",
+        "container of containerd",
+        Support::PassesOn(1, 6),
+    ),
+    kind("runsc", "container of runsc", Support::Never),
+    kind("kata-runtime", "container of kata-runtime", Support::Never),
 ];
+
+const fn kind(name: &'static str, container: &'static str, support: Support) -> RuntimeKind {
+    RuntimeKind {
+        name,
+        container,
+        options: &[],
+        support,
+    }
+}
+
 /// Where distributions install runc; an ordinary user's PATH may lack these folders.
 const SYSTEM_FOLDERS: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
 /// Enough for a busy host: no program waits for a daemon to print its version.
