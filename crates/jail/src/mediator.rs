@@ -59,7 +59,7 @@ use crate::JailError;
 use crate::files::Cover;
 use allowed::AllowedSockets;
 use bound::BoundSockets;
-use call_error::CallError;
+use call_error::{CallError, CallResult};
 use caller::{Caller, CallerDirectories, IDLE_CAPABILITIES, RootDirectory, UnixName};
 use covers::WatchedCovers;
 use pending_connects::{Connecting, PendingConnects, Target};
@@ -71,33 +71,19 @@ use refusals::RefusalLog;
 pub struct MediatorChannel(OwnedFd);
 
 /// Starts the mediator in this process's namespaces, which are the jail's, before the program has its own.
-///
-/// # Errors
-///
-/// [`JailError::Mediator`].
-pub fn spawn(
-    allowed: AllowedSockets,
-    ports: ListenerPorts,
-    covers: Vec<Cover>,
-    refusals: RefusalLog,
-) -> std::result::Result<MediatorChannel, JailError> {
-    fork_mediator(allowed, ports, covers, refusals)
+pub fn spawn(config: MediatorConfig) -> std::result::Result<MediatorChannel, JailError> {
+    fork_mediator(config)
         .map(MediatorChannel)
         .map_err(JailError::Mediator)
 }
 
 /// Forks the mediator, and returns the program's end of the channel. The mediator keeps only the descriptors that it is given,
 /// so [`AllowedSockets`] and [`ListenerPorts`] are taken apart for the fork.
-fn fork_mediator(
-    allowed: AllowedSockets,
-    ports: ListenerPorts,
-    covers: Vec<Cover>,
-    refusals: RefusalLog,
-) -> Result<OwnedFd> {
+fn fork_mediator(config: MediatorConfig) -> Result<OwnedFd> {
     let (program_end, mediator_end) = fd_passing::seqpacket_pair()?;
     let program_id = std::process::id();
-    let (pinned, watched) = allowed.into_parts();
-    let (ports_fds, ports) = ports.into_parts();
+    let (pinned, watched) = config.allowed.into_parts();
+    let (ports_fds, ports) = config.ports.into_parts();
     let mut kept = vec![mediator_end, PidFd::current()?.into()];
     let first_pinned = kept.len() + ports_fds.len();
     kept.extend(ports_fds);
@@ -116,8 +102,7 @@ fn fork_mediator(
         let config = MediatorConfig {
             allowed,
             ports,
-            covers,
-            refusals,
+            ..config
         };
         match serve(channel, program, config) {
             Ok(()) => 0,
@@ -154,11 +139,16 @@ struct Program {
 }
 
 /// The parameters of [`spawn`].
-struct MediatorConfig {
-    allowed: AllowedSockets,
-    ports: ListenerPorts,
-    covers: Vec<Cover>,
-    refusals: RefusalLog,
+#[derive(Debug)]
+pub struct MediatorConfig {
+    /// The sockets of `--allow-unix`.
+    pub allowed: AllowedSockets,
+    /// The ports of the jail's listeners.
+    pub ports: ListenerPorts,
+    /// The files to cover again when they are replaced outside.
+    pub covers: Vec<Cover>,
+    /// Logs the sockets that are refused.
+    pub refusals: RefusalLog,
 }
 
 fn serve(channel: OwnedFd, program: Program, config: MediatorConfig) -> Result<()> {
@@ -255,7 +245,7 @@ impl Mediator {
         &mut self,
         call: &Notification,
         argument: AddressArgument,
-    ) -> std::result::Result<CallOutcome, CallError> {
+    ) -> CallResult<CallOutcome> {
         let Some(CopiedArguments { address, socket }) = self.copy_arguments(call, argument)? else {
             return Ok(CallOutcome::Over);
         };
@@ -294,7 +284,7 @@ impl Mediator {
         call: &Notification,
         socket: ForeignFd,
         target: Target,
-    ) -> std::result::Result<CallOutcome, CallError> {
+    ) -> CallResult<CallOutcome> {
         // Closing this duplicate takes no time: the caller waits for the answer, and has the socket open.
         let mut connecting = Connecting::new(*call, socket.into_owned(), target);
         let outcome = connecting.attempt();
@@ -308,11 +298,7 @@ impl Mediator {
         }
     }
 
-    fn bind(
-        &mut self,
-        call: &Notification,
-        argument: AddressArgument,
-    ) -> std::result::Result<CallOutcome, CallError> {
+    fn bind(&mut self, call: &Notification, argument: AddressArgument) -> CallResult<CallOutcome> {
         let Some(CopiedArguments { address, socket }) = self.copy_arguments(call, argument)? else {
             return Ok(CallOutcome::Over);
         };
@@ -343,7 +329,7 @@ impl Mediator {
         &mut self,
         call: &Notification,
         argument: AddressArgument,
-    ) -> std::result::Result<Option<CopiedArguments>, CallError> {
+    ) -> CallResult<Option<CopiedArguments>> {
         let address = argument.read()?;
         let found = self
             .threads

@@ -4,6 +4,8 @@ use std::io;
 
 use peername_sys::{Errno, SyscallError};
 
+pub(super) type CallResult<T> = std::result::Result<T, CallError>;
+
 /// Why a call was not made.
 pub(super) enum CallError {
     /// The call fails with this error.

@@ -16,7 +16,7 @@ use peername_sys::seccomp::Notification;
 use peername_sys::socket::raw_address;
 use peername_sys::{Result, SyscallError};
 
-use super::call_error::CallError;
+use super::call_error::{CallError, CallResult};
 
 /// A thread whose call is pending: it neither changes nor exits meanwhile, unless the call is over.
 #[derive(Debug)]
@@ -80,20 +80,14 @@ impl Caller {
     }
 
     /// Runs `work` with the caller's identity.
-    pub(super) fn run_as<T>(
-        &self,
-        work: impl FnOnce() -> io::Result<T>,
-    ) -> std::result::Result<T, CallError> {
+    pub(super) fn run_as<T>(&self, work: impl FnOnce() -> io::Result<T>) -> CallResult<T> {
         let result = self.assume_identity(work);
         set_effective(IDLE_CAPABILITIES).map_err(CallError::Mediator)?;
         result
     }
 
     /// As [`Caller::run_as`], but leaves the effective capabilities changed.
-    fn assume_identity<T>(
-        &self,
-        work: impl FnOnce() -> io::Result<T>,
-    ) -> std::result::Result<T, CallError> {
+    fn assume_identity<T>(&self, work: impl FnOnce() -> io::Result<T>) -> CallResult<T> {
         match act_as(&self.status, work) {
             Ok(result) => Ok(result?),
             // The mediator must not go on with the identity of another process.
@@ -125,7 +119,7 @@ impl RootDirectory {
         caller: &Caller,
         directories: &CallerDirectories,
         path: &Path,
-    ) -> std::result::Result<File, CallError> {
+    ) -> CallResult<File> {
         self.run_in_directories(caller, directories, || open_path(path))
     }
 
@@ -136,7 +130,7 @@ impl RootDirectory {
         directories: &CallerDirectories,
         socket: impl AsFd,
         path: &Path,
-    ) -> std::result::Result<Option<File>, CallError> {
+    ) -> CallResult<Option<File>> {
         let address = unix_address(path)?;
         self.run_in_directories(caller, directories, || raw_address::bind(&socket, &address))?;
         // The socket is bound now, so a failure to find its file must not fail the call.
@@ -152,7 +146,7 @@ impl RootDirectory {
         caller: &Caller,
         directories: &CallerDirectories,
         work: impl FnOnce() -> io::Result<T>,
-    ) -> std::result::Result<T, CallError> {
+    ) -> CallResult<T> {
         let working = directories.working.as_ref().map(File::as_fd);
         // The caller is in these directories already, with or without the right to search them.
         set_effective(CapabilitySet::SYS_CHROOT | CapabilitySet::DAC_READ_SEARCH)?;

@@ -11,7 +11,7 @@ use peername_sys::seccomp::{Notification, NotificationListener};
 use peername_sys::socket::raw_address::{Connected, connect, connect_timeout};
 use peername_sys::tcp::socket_info::{is_closed, peer_addr};
 
-use super::call_error::{CallError, has_errno};
+use super::call_error::{CallError, CallResult, has_errno};
 use super::caller::{Caller, unix_address};
 use super::ports::ListenerPorts;
 
@@ -55,7 +55,7 @@ impl Connecting {
     }
 
     /// Tries to connect. Returns the call's result, or `None` if the caller has to wait.
-    pub(super) fn attempt(&mut self) -> Option<Result<(), CallError>> {
+    pub(super) fn attempt(&mut self) -> Option<CallResult<()>> {
         match self.connect() {
             Ok(Connected::Blocks) => {}
             Ok(Connected::Now(result)) => return Some(result.map_err(CallError::from)),
@@ -72,7 +72,7 @@ impl Connecting {
     /// the connection is not made, and the address decides.
     pub(super) fn report_refusal(
         &mut self,
-        outcome: Option<&Result<(), CallError>>,
+        outcome: Option<&CallResult<()>>,
         ports: &mut ListenerPorts,
     ) {
         let Target::Address(address) = &self.target else {
@@ -95,7 +95,7 @@ impl Connecting {
     }
 
     /// Tries again; `None` if the caller still has to wait.
-    fn retry(&mut self) -> Option<Result<(), CallError>> {
+    fn retry(&mut self) -> Option<CallResult<()>> {
         match self.connect() {
             Ok(Connected::Blocks) => {}
             // An earlier attempt has connected the socket.
@@ -123,7 +123,7 @@ impl Connecting {
         None
     }
 
-    fn connect(&self) -> Result<Connected, CallError> {
+    fn connect(&self) -> CallResult<Connected> {
         match &self.target {
             Target::Address(address) => Ok(connect(&self.socket, address)?),
             Target::Abstract { address, caller } => {

@@ -39,7 +39,7 @@ use peername_intercept::ca::{Authority, AuthorityOptions, CertificateDer};
 use peername_intercept::upstream::trust::TrustError;
 use peername_jail::files::{self, PrivateDir, TrustFiles};
 use peername_jail::host_servers::HostServers;
-use peername_jail::mediator::{self, ports::ListenerPorts, refusals::RefusalLog};
+use peername_jail::mediator::{self, MediatorConfig, ports::ListenerPorts, refusals::RefusalLog};
 use peername_jail::{confine, network};
 use peername_sys::ipc::fd_passing;
 use peername_sys::process::fork;
@@ -116,8 +116,12 @@ fn try_start(args: &Args, verdict: Option<OwnedFd>) -> anyhow::Result<u8> {
     drop(trust);
     let mut command = launcher::command(&args.command);
     environment::prepare(&mut command, &dir, &covered)?;
-    let listeners = ListenerPorts::new(to_interceptor, &ports, answered, host_servers);
-    let mediator = mediator::spawn(allowed, listeners, covered.files, refusal_log(args))?;
+    let mediator = mediator::spawn(MediatorConfig {
+        allowed,
+        ports: ListenerPorts::new(to_interceptor, &ports, answered, host_servers),
+        covers: covered.files,
+        refusals: refusal_log(args),
+    })?;
     wait_interceptor(&channel)?;
     if confine::confine(mediator, args.allow_mounts)? == Mediation::Unmediated {
         if parent.is_some() {
