@@ -17,18 +17,10 @@ pub trait ClientJudge: Debug {
     fn prepare(&self);
 
     /// Decides about a connection that begins with `header`. Without a header the peer is the client.
-    ///
-    /// # Errors
-    ///
-    /// The client may not connect.
     fn judge(&self, ends: ConnectionEnds, header: Option<&[u8]>) -> Result<(), DeniedClient>;
 
     /// Decides again about a connection whose header was judged before, because the lists may have changed. `client` is the one
     /// that the header names; `None` if it names none, or the peer.
-    ///
-    /// # Errors
-    ///
-    /// The client may not connect any more.
     fn judge_again(
         &self,
         ends: ConnectionEnds,

@@ -26,10 +26,6 @@ pub struct Connect {
 
 impl Connect {
     /// Sets the library and its variables in the environment of `command`, which runs `program`.
-    ///
-    /// # Errors
-    ///
-    /// [`ConnectError`]: no library can be loaded into the program, TCP Fast Open is disabled, or the library is unusable.
     pub fn prepare(&self, program: &Program, command: &mut Command) -> Result<(), ConnectError> {
         if !program.loads_libraries() {
             return Err(ConnectError::Unreached(program.reason.clone()));

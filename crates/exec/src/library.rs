@@ -23,10 +23,6 @@ pub enum Library {
 impl Library {
     /// Finds the library that belongs to this binary: in `lib/peername/` beside its `bin/`, as installed, or in the
     /// binary's own directory, as in a build tree.
-    ///
-    /// # Errors
-    ///
-    /// [`LibraryError`]: it is missing or unreadable, other users can change it, or it is of another version.
     pub fn find(self) -> Result<PathBuf, LibraryError> {
         let binary = env::current_exe()
             .and_then(fs::canonicalize)

@@ -57,10 +57,6 @@ pub enum NetnsError {
 /// inherits `sockets`, which are bound in the network that this process leaves. Execute the program next.
 ///
 /// The proxy ends with this process, and this process with the proxy. This process must have one thread only.
-///
-/// # Errors
-///
-/// [`NetnsError`]: namespaces are not allowed, or a system call failed.
 pub fn start(sockets: Vec<OwnedFd>, proxy: Vec<OsString>) -> Result<(), NetnsError> {
     if !is_effective(CapabilitySet::SYS_ADMIN) {
         become_capable_in_new_user_namespace().map_err(NetnsError::Namespace)?;

@@ -173,10 +173,6 @@ pub(crate) fn supervise_filter(
 /// Without CAP_SYS_PTRACE, as in most containers, the kernel gives access only to processes with no more capabilities than
 /// the supervisor has (ptrace(2), access mode checking). Then the supervisor keeps all that it has, and can't gain others by
 /// execve(2).
-///
-/// # Errors
-///
-/// EPERM where a sandbox forbids capset(2) or prctl(2).
 pub(crate) fn drop_capabilities() -> Result<(), SyscallError> {
     if is_effective(CapabilitySet::SYS_PTRACE) {
         keep_only(CapabilitySet::SYS_PTRACE | CapabilitySet::KILL)

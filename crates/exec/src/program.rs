@@ -103,10 +103,6 @@ pub enum ProgramError {
 
 /// Inspects the program `name`: searches for it in `search` (the value of PATH) as execvp(3) does, and follows the
 /// interpreters of scripts.
-///
-/// # Errors
-///
-/// [`ProgramError`]: the program can't be run, or gains privileges and can't be shown its clients.
 pub fn examine(name: &OsStr, search: &OsStr) -> Result<Program, ProgramError> {
     let file = find(name, search)?;
     let mut next = file.clone();

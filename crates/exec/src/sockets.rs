@@ -11,10 +11,6 @@ use peername_sys::tcp::socket_info::{self, StreamProtocol};
 use peername_sys::{NameCall, Result};
 
 /// Finds out how sockets can be listed in the calling thread's network namespace.
-///
-/// # Errors
-///
-/// The error of netlink(7), if /proc/net/tcp can't be read either.
 pub(crate) fn find_listing() -> Result<SocketListing> {
     if let Err(error) = connected_sockets(StreamProtocol::Tcp) {
         return match proc_inodes() {
@@ -30,10 +26,6 @@ pub(crate) fn find_listing() -> Result<SocketListing> {
 
 /// The keys of all connected TCP sockets of the network namespace, whichever process has them open. A socket may be missing if
 /// another one is closed meanwhile.
-///
-/// # Errors
-///
-/// The sockets can't be listed, or the list was interrupted.
 pub(crate) fn open_keys(listing: SocketListing) -> Result<HashSet<SocketKey>> {
     if listing == SocketListing::Proc {
         let inodes = proc_inodes()?;

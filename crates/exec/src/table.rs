@@ -98,10 +98,6 @@ pub enum TableError {
 impl SharedTable {
     /// Creates a table with `slots` slots, one for each connection that is open at the same time. Its file is in /dev/shm,
     /// where nothing is written to a disk. Its memory is allocated now, because any user may fill /dev/shm later.
-    ///
-    /// # Errors
-    ///
-    /// [`TableError`]: the file can't be created, allocated or mapped, or the number of slots or networks is invalid.
     pub fn create(slots: usize, rules: &TableRules) -> Result<Self, TableError> {
         if rules.networks.len() > Settings::MAX_NETWORKS {
             return Err(TableError::Networks(rules.networks.len()));

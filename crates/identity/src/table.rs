@@ -144,10 +144,6 @@ impl<'m> Table<'m> {
     }
 
     /// Inserts an identity under this key.
-    ///
-    /// # Errors
-    ///
-    /// [`NotStored::Full`] and [`NotStored::KeyInUse`].
     pub(crate) fn insert(
         self,
         key: SocketKey,

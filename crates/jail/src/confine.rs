@@ -26,10 +26,6 @@ use crate::mediator::MediatorChannel;
 ///
 /// no_new_privs is not set. An ordinary user's user namespace has no other user, so set-user-ID programs gain nothing there;
 /// root's has all users, and set-user-ID programs still work.
-///
-/// # Errors
-///
-/// [`JailError::Confine`], [`JailError::Mediator`].
 pub fn confine(mediator: MediatorChannel, may_mount: bool) -> Result<Mediation, JailError> {
     unshare_with_new_user_namespace(Unshared::MountsAndIpc).map_err(JailError::Confine)?;
     scopes::isolate().map_err(JailError::Confine)?;

@@ -44,10 +44,6 @@ pub struct Covered {
 /// A cover stays while processes outside write to the covered file. If they replace or remove the file (rename(2), unlink(2)),
 /// the kernel removes the cover; it keeps the cover of a directory. [`Covered::files`] can be covered again, because mounts
 /// that are made in this namespace later reach the program's.
-///
-/// # Errors
-///
-/// [`JailError::Cover`], [`JailError::Write`], [`JailError::NothingToHide`].
 pub fn cover(
     dir: &PrivateDir,
     trust: &TrustFiles,

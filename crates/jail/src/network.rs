@@ -50,10 +50,6 @@ pub fn alternate_ports(ports: &BTreeSet<u16>) -> BTreeMap<u16, u16> {
 ///
 /// The sockets stay in that network wherever they are passed to, and each is bound to `0.0.0.0` or `[::]`; where the host has
 /// no IPv6, there are none of the latter.
-///
-/// # Errors
-///
-/// [`JailError::Forbidden`], [`JailError::Nested`], [`JailError::Network`], [`JailError::Listen`].
 pub fn enter(ports: &BTreeSet<u16>) -> std::result::Result<Vec<OwnedFd>, JailError> {
     let is_nested = is_jailed();
     let explain = |failed| explain(failed, is_nested);

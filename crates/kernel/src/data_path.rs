@@ -43,10 +43,6 @@ impl fmt::Debug for DataPath {
 }
 
 /// Checks that the kernel accepts the program. Nothing is attached and no setting changed.
-///
-/// # Errors
-///
-/// [`Error`]: the kernel is too old, or a capability is missing.
 pub fn try_load() -> Result<(), Error> {
     load(&mut open_object(1)?).map(drop)
 }

@@ -95,10 +95,6 @@ pub enum Unsuitable {
 
 impl DropIn {
     /// Makes the drop-in for a unit that was read without the file of this drop-in.
-    ///
-    /// # Errors
-    ///
-    /// `peername exec` can't start the unit's server.
     pub fn for_unit(unit: &ServiceUnit, launcher: &Launcher) -> Result<Self, Unsuitable> {
         refuse_unsuitable(unit)?;
         let command = supported_command(unit)?;

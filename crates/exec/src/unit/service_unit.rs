@@ -60,10 +60,6 @@ pub enum ReadError {
 
 impl ServiceUnit {
     /// Reads a unit below `root`, without the drop-ins of the name `left_out`.
-    ///
-    /// # Errors
-    ///
-    /// There is no such unit, it is masked, or a file can't be read.
     pub fn read(root: &Path, name: &str, left_out: &str) -> Result<Self, ReadError> {
         let fragment = Fragment::find(root, name)?;
         let mut settings = read_settings(&fragment.file)?;

@@ -18,10 +18,6 @@ pub struct PrivateDir(PathBuf);
 impl PrivateDir {
     /// Creates an empty directory in the system's directory for temporary files, which only this user can access. `tag` makes
     /// its name unique.
-    ///
-    /// # Errors
-    ///
-    /// [`JailError::TemporaryDir`].
     pub fn create(tag: &str) -> Result<Self, JailError> {
         let parent = std::env::temp_dir();
         let path = parent.join(format!("peername-jail-{tag}"));
