@@ -23,7 +23,6 @@ mod listener_cache;
 mod pending_accepts;
 pub mod reasons;
 mod refusal_log;
-mod supervised_calls;
 mod supervisor;
 mod supervisor_monitor;
 
@@ -38,8 +37,9 @@ use peername_sys::process::{fork, limits};
 use peername_sys::seccomp::{self, Bypass, Getsockname, NoNewPrivs, NotificationListener};
 use peername_sys::{NameCall, SyscallError, kernel_release};
 
-use supervised_calls::{FirstProcess, SupervisedCalls};
+use inflight_calls::SupervisedCalls;
 use supervisor::Supervisor;
+use supervisor_monitor::FirstProcess;
 
 pub use config::SupervisorConfig;
 pub(crate) use denial_log::DenialLog;

@@ -12,6 +12,13 @@ use peername_sys::ipc::shared_memory::{self, create_anonymous, map_words};
 use peername_sys::seccomp::{Notification, NotificationListener, NotificationRecord};
 use peername_sys::{Errno, NameCall, Result};
 
+/// The source of the calls, and the record of those that wait for an answer.
+#[derive(Debug)]
+pub(super) struct SupervisedCalls {
+    pub(super) calls: NotificationListener,
+    pub(super) inflight: InflightCalls,
+}
+
 /// The in-flight calls. Copies share the memory, in every process forked from here on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct InflightCalls(&'static [AtomicU64]);

@@ -17,9 +17,15 @@ use peername_sys::process::pidfd::{PidFd, Signal, descendants};
 use peername_sys::seccomp::{Notification, NotificationListener, has_no_process};
 
 use super::epoll_token::EpollToken;
-use super::inflight_calls::InflightCalls;
-use super::supervised_calls::{FirstProcess, SupervisedCalls};
+use super::inflight_calls::{InflightCalls, SupervisedCalls};
 use crate::stderr_line::try_write_line;
+
+/// The first process of a program that `peername exec` has started.
+#[derive(Debug)]
+pub(super) struct FirstProcess {
+    pub(super) pid: u32,
+    pub(super) process: PidFd,
+}
 
 /// The supervisor's handle of its monitor.
 #[derive(Debug)]
