@@ -3,17 +3,13 @@
 pub(crate) mod plain;
 #[cfg(feature = "std")]
 mod v2;
-#[cfg(feature = "std")]
-mod write_error;
 
 #[cfg(feature = "std")]
 use std::net::SocketAddr;
 
 pub use plain::PlainHeader;
 #[cfg(feature = "std")]
-pub use v2::V2Writer;
-#[cfg(feature = "std")]
-pub use write_error::WriteError;
+pub use v2::{V2Writer, WriteError};
 
 /// Appends a version 1 line for a TCP connection, at most 104 bytes: [`PlainHeader::v1`].
 #[cfg(feature = "std")]

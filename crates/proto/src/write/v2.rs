@@ -2,12 +2,31 @@
 
 use std::net::SocketAddr;
 
+use thiserror::Error;
+
 use super::plain::{INET, INET6, PROXY, PlainHeader, STREAM, VERSION};
-use super::write_error::WriteError;
 use crate::crc;
 use crate::header::{Transport, UnixName};
+use crate::invalid::Invalid;
 use crate::parse::v2::{FIXED_LEN, SIGNATURE};
 use crate::tlv::{Tlv, Tlvs, kind};
+
+/// The reason why a header can't be written, always a mistake of the caller. Nothing was appended to the buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum WriteError {
+    /// The length field has 16 bits.
+    #[error(
+        "the addresses and TLVs take {0} bytes, more than the 65535 of section 2.2; leave some TLV out"
+    )]
+    TooLong(usize),
+    /// Receivers refuse such a value.
+    #[error("TLV value: {0}")]
+    Value(#[from] Invalid),
+    /// A checksum is computed, not given.
+    #[error("CRC32C can't be given as a TLV; ask for it to be computed")]
+    Checksum,
+}
 
 /// Appends one header to a buffer; [`V2Writer::finish`] completes it.
 ///
