@@ -13,7 +13,7 @@ mod fd_passing;
 mod mapping;
 mod text;
 
-use call::{AT_FDCWD, NO_DESCRIPTOR, O_CLOEXEC, O_RDWR, descriptor};
+use call::{NO_DESCRIPTOR, O_RDWR, descriptor, open_with};
 
 pub use call::{
     MSG_CMSG_CLOEXEC, MSG_DONTWAIT, MSG_NOSIGNAL, MSG_PEEK, Result, SOCK_CLOEXEC, SOCK_DGRAM,
@@ -36,19 +36,14 @@ pub unsafe fn pass_on(call: Sysno, [a, b, c, d, e, f]: [usize; 6]) -> Result<usi
 
 /// Whether this process can open the file for reading and, with `write`, for writing.
 pub fn can_open(path: &CStr, write: bool) -> bool {
-    let flags = if write { O_RDWR } else { 0 } | O_CLOEXEC;
-    // SAFETY: the path ends with NUL.
-    let fd = unsafe { syscall!(Sysno::openat, AT_FDCWD, path.as_ptr(), flags) };
-    fd.is_ok_and(|fd| {
-        close(descriptor(fd));
-        true
-    })
+    open_with(path, if write { O_RDWR } else { 0 })
+        .map(close)
+        .is_ok()
 }
 
 /// Opens a file for reading.
 pub fn open(path: &CStr) -> Result<c_int> {
-    // SAFETY: the path ends with NUL.
-    unsafe { syscall!(Sysno::openat, AT_FDCWD, path.as_ptr(), O_CLOEXEC) }.map(descriptor)
+    open_with(path, 0)
 }
 
 /// read(2).

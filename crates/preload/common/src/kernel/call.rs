@@ -1,6 +1,6 @@
 //! The result of a system call, and constants that several calls share.
 
-use core::ffi::c_int;
+use core::ffi::{CStr, c_int};
 
 use syscalls::{Errno, Sysno, syscall};
 
@@ -9,6 +9,13 @@ pub type Result<T> = core::result::Result<T, Errno>;
 
 pub(super) fn descriptor(result: usize) -> c_int {
     c_int::try_from(result).unwrap_or(-1)
+}
+
+/// open(2), with these flags and O_CLOEXEC.
+pub(super) fn open_with(path: &CStr, flags: c_int) -> Result<c_int> {
+    let flags = flags | O_CLOEXEC;
+    // SAFETY: the path ends with NUL.
+    unsafe { syscall!(Sysno::openat, AT_FDCWD, path.as_ptr(), flags) }.map(descriptor)
 }
 
 /// close(2).
@@ -37,6 +44,6 @@ pub const SOCK_NONBLOCK: c_int = 0o4000;
 /// O_CLOEXEC.
 pub const SOCK_CLOEXEC: c_int = 0o2_000_000;
 pub(super) const NO_DESCRIPTOR: c_int = -1;
-pub(super) const AT_FDCWD: c_int = -100;
+const AT_FDCWD: c_int = -100;
 pub(super) const O_RDWR: c_int = 2;
-pub(super) const O_CLOEXEC: c_int = SOCK_CLOEXEC;
+const O_CLOEXEC: c_int = SOCK_CLOEXEC;

@@ -1,25 +1,23 @@
 //! Shared memory mappings.
 
-use core::ffi::CStr;
+use core::ffi::{CStr, c_int};
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use core::{ptr, slice};
 
 use syscalls::{Sysno, syscall};
 
-use super::call::{AT_FDCWD, NO_DESCRIPTOR, O_CLOEXEC, O_RDWR, Result, close, descriptor};
+use super::call::{NO_DESCRIPTOR, O_RDWR, Result, close, open_with};
 
 /// Maps a whole file as words, and marks it as in use for as long as it is mapped (flock(2): the mapping keeps the open file
 /// description, which holds the lock).
 pub fn map_file(path: &CStr) -> Result<&'static [AtomicU64]> {
-    let flags = O_RDWR | O_CLOEXEC;
-    // SAFETY: the path ends with NUL.
-    let fd = unsafe { syscall!(Sysno::openat, AT_FDCWD, path.as_ptr(), flags) }?;
+    let fd = open_with(path, O_RDWR)?;
     let words = map_locked(fd);
-    close(descriptor(fd));
+    close(fd);
     words
 }
 
-fn map_locked(fd: usize) -> Result<&'static [AtomicU64]> {
+fn map_locked(fd: c_int) -> Result<&'static [AtomicU64]> {
     // SAFETY: no memory is involved.
     unsafe { syscall!(Sysno::flock, fd, LOCK_SH) }?;
     // SAFETY: as above.
