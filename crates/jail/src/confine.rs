@@ -2,7 +2,7 @@
 
 use peername_sys::Errno;
 use peername_sys::process::confine::scopes;
-use peername_sys::process::descriptors;
+use peername_sys::process::fork::close_on_exec_above_stderr;
 use peername_sys::process::namespace::{Unshared, unshare_with_new_user_namespace};
 use peername_sys::seccomp::{
     Mediation, confine_calls_with_mediator, confine_calls_without_mediator,
@@ -30,7 +30,7 @@ pub fn confine(mediator: MediatorChannel, may_mount: bool) -> Result<Mediation, 
     unshare_with_new_user_namespace(Unshared::MountsAndIpc).map_err(JailError::Confine)?;
     scopes::isolate().map_err(JailError::Confine)?;
     let mediation = confine_to_mediator(mediator, may_mount)?;
-    descriptors::close_on_exec_above_stderr().map_err(JailError::Confine)?;
+    close_on_exec_above_stderr().map_err(JailError::Confine)?;
     Ok(mediation)
 }
 

@@ -2,7 +2,6 @@
 
 pub mod caps;
 pub mod confine;
-pub mod descriptors;
 pub mod executable;
 pub mod fork;
 pub mod kill_on_close;
