@@ -65,7 +65,7 @@ pub fn enter(ports: &BTreeSet<u16>) -> std::result::Result<Vec<OwnedFd>, JailErr
     let mut sockets = Vec::new();
     for ip in everywhere.into_iter().flatten() {
         for &port in ports.iter().chain(alternates.values()).chain([&DNS_PORT]) {
-            let opened = listener::listen((ip, port).into(), V6_ONLY);
+            let opened = listener::listen((ip, port).into(), BindOptions::ALONE);
             sockets.push(opened.map_err(|failed| listen_error(port, failed))?.into());
         }
         let opened = listen_udp((ip, DNS_PORT).into());
@@ -79,7 +79,7 @@ fn listen_error(port: u16, failed: SyscallError) -> JailError {
 }
 
 fn listen_udp(addr: SocketAddr) -> Result<OwnedFd> {
-    let socket = udp::listen(addr, V6_ONLY)?;
+    let socket = udp::listen(addr, BindOptions::ALONE)?;
     udp::start_receiving(&socket)?;
     Ok(socket.into())
 }
@@ -92,8 +92,3 @@ pub(crate) const JAIL_ADDRESSES: [IpAddr; 2] = [
 ];
 /// RFC 863. Any port but 0 would do.
 const DISCARD_PORT: u16 = 9;
-/// `[::]` takes IPv6 only, so that `0.0.0.0` can be bound beside it.
-const V6_ONLY: BindOptions = BindOptions {
-    reuse_port: false,
-    v6_only: true,
-};

@@ -45,6 +45,12 @@ pub struct BindOptions {
 }
 
 impl BindOptions {
+    /// A socket that shares its address with none, except that IPv4 may have one of its own beside `[::]`.
+    pub const ALONE: Self = Self {
+        reuse_port: false,
+        v6_only: true,
+    };
+
     /// Sets the options of a socket that will be bound to `addr`.
     pub(crate) fn set_on(self, socket: &Socket, addr: SocketAddr) -> Result<()> {
         if addr.is_ipv6() {

@@ -29,12 +29,7 @@ pub fn enable_drop_count(socket: impl AsFd) -> Result<()> {
 
 /// Checks that no socket receives on `addr`, not even with SO_REUSEPORT.
 pub fn check_address_free(addr: SocketAddr) -> Result<()> {
-    // IPv4 may have a socket of its own beside `[::]`, so only IPv6 is checked.
-    let alone = BindOptions {
-        reuse_port: false,
-        v6_only: true,
-    };
-    listen(addr, alone).map(drop)
+    listen(addr, BindOptions::ALONE).map(drop)
 }
 
 /// Opens a non-blocking UDP socket on `addr` that reports the local address of each datagram (IP_PKTINFO,

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use socket2::{Protocol, SockRef, Socket, Type};
 
 use crate::socket::{self, set_int, transparent};
-use crate::{NameCall, Result, SyscallError};
+use crate::{NameCall, Result};
 
 /// A socket that is to connect to a backend. It is opened, marked, bound to a source, then connected.
 #[derive(Debug)]
@@ -152,17 +152,10 @@ impl UpstreamSocket {
     /// EADDRNOTAVAIL when the 4-tuple is in use, perhaps by a connection that is closing; ENETUNREACH; EPERM from a
     /// firewall; else those of connect(2).
     pub fn connect(self, target: SocketAddr) -> Result<TcpStream> {
-        match self.socket.connect(&target.into()) {
-            Ok(()) => {}
-            Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => {}
-            Err(source) => {
-                return Err(SyscallError {
-                    call: "connect(2)",
-                    source,
-                });
-            }
+        match self.socket.connect(&target.into()).call("connect(2)") {
+            Err(error) if error.errno() != Some(libc::EINPROGRESS) => Err(error),
+            _ => Ok(self.socket.into()),
         }
-        Ok(self.socket.into())
     }
 
     /// Connects a UDP socket to the backend: it receives from no other peer from now on. Nothing is sent.

@@ -51,12 +51,7 @@ pub fn start_listening(socket: impl AsFd) -> Result<()> {
 
 /// Checks that no socket listens on `addr`, not even with SO_REUSEPORT.
 pub fn check_address_free(addr: SocketAddr) -> Result<()> {
-    // IPv4 may have a socket of its own beside `[::]`, so only IPv6 is checked.
-    let alone = BindOptions {
-        reuse_port: false,
-        v6_only: true,
-    };
-    bind(addr, alone).map(drop)
+    bind(addr, BindOptions::ALONE).map(drop)
 }
 
 /// Accepts the next connection as a non-blocking socket, and returns it with its peer's address.
