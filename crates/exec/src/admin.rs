@@ -14,6 +14,7 @@ use peername_sys::process::pidfd::PidFd;
 use peername_sys::{NameCall, SyscallError};
 
 pub(crate) use liveness_socket::LivenessSocket;
+pub use liveness_socket::{RELOAD_REFUSED, RELOADED};
 
 /// The process of the admin endpoint, as seen from inside.
 #[derive(Debug)]
@@ -80,8 +81,4 @@ impl AdminProcess {
     }
 }
 
-/// The byte by which an agent reports that it has reloaded its policies.
-pub const RELOADED: u8 = b'R';
-/// The byte by which an agent reports that it has refused a reload.
-pub const RELOAD_REFUSED: u8 = b'X';
 const READY: &[u8] = b"+";

@@ -5,7 +5,6 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
-use super::{RELOAD_REFUSED, RELOADED};
 use crate::stderr_line::try_write_line;
 
 /// The end of a supervisor, or of the agent.
@@ -61,3 +60,7 @@ impl AsFd for LivenessSocket {
 /// The maximum number of requests, a byte each, for one answer.
 const MAX_REQUESTS: usize = 64;
 const ANSWER: &[u8] = b"+";
+/// The byte by which an agent reports that it has reloaded its policies.
+pub const RELOADED: u8 = b'R';
+/// The byte by which an agent reports that it has refused a reload.
+pub const RELOAD_REFUSED: u8 = b'X';
