@@ -359,7 +359,7 @@ impl HeaderWaiter {
     /// # Errors
     ///
     /// The reason to refuse it.
-    fn judge_silent(&self, connection: BorrowedFd<'_>) -> std::result::Result<Admission, Counter> {
+    fn judge_silent(&self, connection: BorrowedFd<'_>) -> Result<Admission, Counter> {
         // A connection that was reset meanwhile has no peer any more.
         let peer = socket_info::peer_addr(connection).map_err(|_| Counter::Closed)?;
         let admission = Admission {

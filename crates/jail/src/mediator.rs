@@ -71,7 +71,7 @@ use refusals::RefusalLog;
 pub struct MediatorChannel(OwnedFd);
 
 /// Starts the mediator in this process's namespaces, which are the jail's, before the program has its own.
-pub fn spawn(config: MediatorConfig) -> std::result::Result<MediatorChannel, JailError> {
+pub fn spawn(config: MediatorConfig) -> Result<MediatorChannel, JailError> {
     fork_mediator(config)
         .map(MediatorChannel)
         .map_err(JailError::Mediator)
@@ -123,7 +123,7 @@ impl MediatorChannel {
     /// # Errors
     ///
     /// [`JailError::Mediator`]: a call failed. [`JailError::MediatorExited`].
-    pub fn start(self, listener: &NotificationListener) -> std::result::Result<(), JailError> {
+    pub fn start(self, listener: &NotificationListener) -> Result<(), JailError> {
         fd_passing::send_word(&self.0, LISTENER, Some(listener.as_fd()))
             .and_then(|()| fd_passing::receive_word(&self.0))
             .map_err(JailError::Mediator)?

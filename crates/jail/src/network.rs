@@ -50,7 +50,7 @@ pub fn alternate_ports(ports: &BTreeSet<u16>) -> BTreeMap<u16, u16> {
 ///
 /// The sockets stay in that network wherever they are passed to, and each is bound to `0.0.0.0` or `[::]`; where the host has
 /// no IPv6, there are none of the latter.
-pub fn enter(ports: &BTreeSet<u16>) -> std::result::Result<Vec<OwnedFd>, JailError> {
+pub fn enter(ports: &BTreeSet<u16>) -> Result<Vec<OwnedFd>, JailError> {
     let is_nested = is_jailed();
     let explain = |failed| explain(failed, is_nested);
     unshare_with_new_user_namespace(Unshared::MountsAndNetwork).map_err(explain)?;

@@ -137,7 +137,7 @@ pub fn is_device_error(error: &io::Error) -> bool {
 }
 
 /// The result of a system call.
-pub type Result<T> = std::result::Result<T, SyscallError>;
+pub type Result<T, E = SyscallError> = std::result::Result<T, E>;
 
 /// Adds the name of the system call to an error.
 pub trait NameCall<T> {

@@ -14,14 +14,12 @@ use peername_sys::process::fork::ChildProcess;
 use peername_sys::process::pidfd::Signal;
 use peername_sys::seccomp;
 use peername_sys::throttle::RepeatThrottle;
-use peername_sys::{NameCall, SyscallError};
+use peername_sys::{NameCall, Result};
 
 use super::container_state::ContainerState;
 use super::container_supervisor::{self, AgentPolicy};
 use super::descriptor_store::ContainerPart;
 use crate::notify::InflightCalls;
-
-type Result<T, E = SyscallError> = std::result::Result<T, E>;
 
 /// A container.
 #[derive(Debug)]

@@ -14,14 +14,12 @@ use peername_sys::event::wait_readable;
 use peername_sys::ipc::{fd_passing, seqpacket};
 use peername_sys::process::{fork, limits, user};
 use peername_sys::throttle::Throttle;
-use peername_sys::{SyscallError, seccomp};
+use peername_sys::{Result, SyscallError, seccomp};
 
 use super::descriptor_store::{
     ContainerPart, DescriptorStore, StoreEvent, StoredDescriptor, StoredName,
 };
 use crate::stderr_line::try_write_line;
-
-type Result<T, E = SyscallError> = std::result::Result<T, E>;
 
 /// An error of the holder, or of an agent's connection to it.
 #[derive(Debug, thiserror::Error)]

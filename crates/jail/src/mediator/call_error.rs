@@ -2,9 +2,9 @@
 
 use std::io;
 
-use peername_sys::{Errno, SyscallError};
+use peername_sys::{Errno, Result, SyscallError};
 
-pub(super) type CallResult<T> = std::result::Result<T, CallError>;
+pub(super) type CallResult<T> = Result<T, CallError>;
 
 /// Why a call was not made.
 pub(super) enum CallError {

@@ -76,7 +76,7 @@ pub fn is_not_found(error: &SyscallError) -> bool {
 pub const LOOPBACK: u32 = 1;
 
 /// Turns an error of rtnetlink into one that names the request.
-pub(super) fn with_call<T>(result: std::result::Result<T, Error>, call: &'static str) -> Result<T> {
+pub(super) fn with_call<T>(result: Result<T, Error>, call: &'static str) -> Result<T> {
     result.map_err(into_io).call(call)
 }
 
@@ -89,7 +89,7 @@ fn into_io(error: Error) -> io::Error {
 
 /// Reads a dump to its end.
 pub(super) async fn collect_dump<T>(
-    dump: impl Stream<Item = std::result::Result<T, Error>>,
+    dump: impl Stream<Item = Result<T, Error>>,
     call: &'static str,
 ) -> Result<Vec<T>> {
     let mut dump = std::pin::pin!(dump);

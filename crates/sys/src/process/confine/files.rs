@@ -50,7 +50,7 @@ pub fn confine(allowed: &AllowedFiles) -> Result<Option<u32>> {
     Ok(Some(version))
 }
 
-fn ruleset(allowed: &AllowedFiles) -> std::result::Result<RulesetCreated, RulesetError> {
+fn ruleset(allowed: &AllowedFiles) -> Result<RulesetCreated, RulesetError> {
     Ruleset::default()
         .handle_access(AccessFs::from_all(NEWEST_ABI))?
         .scope(Scope::from_all(NEWEST_ABI))?
@@ -69,7 +69,7 @@ fn ruleset(allowed: &AllowedFiles) -> std::result::Result<RulesetCreated, Rulese
 fn beneath(
     paths: &[PathBuf],
     access: BitFlags<AccessFs>,
-) -> impl Iterator<Item = std::result::Result<PathBeneath<PathFd>, RulesetError>> {
+) -> impl Iterator<Item = Result<PathBeneath<PathFd>, RulesetError>> {
     landlock::path_beneath_rules(paths, access)
 }
 

@@ -23,7 +23,7 @@ pub fn isolate() -> Result<bool> {
     Ok(status.ruleset == RulesetStatus::FullyEnforced)
 }
 
-fn restrict_scopes() -> std::result::Result<RestrictionStatus, RulesetError> {
+fn restrict_scopes() -> Result<RestrictionStatus, RulesetError> {
     Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)
         .scope(Scope::AbstractUnixSocket | Scope::Signal)?
