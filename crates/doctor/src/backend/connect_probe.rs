@@ -25,9 +25,7 @@ pub(super) async fn connect_as(
     mark: Option<NonZeroU32>,
 ) -> Result<ConnectOutcome, SyscallError> {
     let socket = UpstreamSocket::new_tcp(target)?;
-    if let Some(mark) = mark {
-        socket.set_mark(mark.get())?;
-    }
+    socket.set_mark(mark)?;
     socket.set_transparent()?;
     socket.bind_any_port(source)?;
     let connection = register_stream(socket.connect(target)?)?;

@@ -125,15 +125,8 @@ impl Connector {
     fn open_socket(&self, target: SocketAddr) -> peername_sys::Result<UpstreamSocket> {
         let socket = UpstreamSocket::new_tcp(target)?;
         stream::tune_for_peer(&socket, target.ip())?;
-        self.set_mark(&socket)?;
+        socket.set_mark(self.config.mark)?;
         Ok(socket)
-    }
-
-    pub(super) fn set_mark(&self, socket: &UpstreamSocket) -> peername_sys::Result<()> {
-        match self.config.mark {
-            Some(mark) => socket.set_mark(mark.get()),
-            None => Ok(()),
-        }
     }
 
     /// Applies the collision policy. Returns the source to connect from instead of `source`, which is taken.

@@ -72,7 +72,9 @@ impl Connector {
         target: SocketAddr,
     ) -> Result<UdpSocket, ConnectError> {
         let socket = UpstreamSocket::new_udp(target).map_err(ConnectError::local)?;
-        self.set_mark(&socket).map_err(ConnectError::local)?;
+        socket
+            .set_mark(self.config.mark)
+            .map_err(ConnectError::local)?;
         if let Some(source) = source {
             socket.set_transparent().map_err(ConnectError::local)?;
             bind(&socket, source).map_err(ConnectError::from_bind)?;

@@ -257,9 +257,7 @@ fn connect_from(
     mark: Option<NonZeroU32>,
 ) -> Result<std::net::TcpStream, ReplyPathError> {
     let socket = UpstreamSocket::new_tcp(to)?;
-    if let Some(mark) = mark {
-        socket.set_mark(mark.get())?;
-    }
+    socket.set_mark(mark)?;
     socket.set_transparent().map_err(|error| {
         if error.is_permission() {
             ReplyPathError::Permission(error)

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
+use std::num::NonZeroU32;
 use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -51,9 +52,10 @@ impl UpstreamSocket {
         })
     }
 
-    /// Sets the firewall mark (SO_MARK), for policy routing. Needs CAP_NET_ADMIN, or CAP_NET_RAW since Linux 5.17.
-    pub fn set_mark(&self, mark: u32) -> Result<()> {
-        self.socket.set_mark(mark).call("setsockopt(SO_MARK)")
+    /// Sets the firewall mark (SO_MARK), if there is one, for policy routing. Needs CAP_NET_ADMIN, or CAP_NET_RAW since Linux
+    /// 5.17.
+    pub fn set_mark(&self, mark: Option<NonZeroU32>) -> Result<()> {
+        mark.map_or(Ok(()), |mark| socket::set_mark(self, mark.get()))
     }
 
     /// Allows the socket to be bound to a foreign address: see [`transparent::set_transparent`].

@@ -44,12 +44,9 @@ pub(super) fn try_connect_setup(mark: Option<NonZeroU32>) -> anyhow::Result<()> 
         let advice = Advice::for_this_process();
         format!("connecting from a client's address needs CAP_NET_RAW or CAP_NET_ADMIN: {advice}")
     })?;
-    match mark {
-        Some(mark) => socket
-            .set_mark(mark.get())
-            .context("--mark needs CAP_NET_RAW (since Linux 5.17) or CAP_NET_ADMIN"),
-        None => Ok(()),
-    }
+    socket
+        .set_mark(mark)
+        .context("--mark needs CAP_NET_RAW (since Linux 5.17) or CAP_NET_ADMIN")
 }
 
 /// Sets that may suffice, the smallest first.
