@@ -16,12 +16,12 @@
 //! The price: the program reaches nothing outside, not even a name server.
 
 use std::ffi::OsString;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::process::{self, Command};
 use std::time::Duration;
 
 use peername_sys::SyscallError;
-use peername_sys::event::epoll::{Epoll, Interest};
+use peername_sys::event::wait_readable;
 use peername_sys::ipc::listen_fds;
 use peername_sys::netlink::make_every_address_local;
 use peername_sys::process::caps::{CapabilitySet, is_effective, raise_ambient};
@@ -98,34 +98,20 @@ fn supervise(
     };
     let child = ChildProcess::fork(sockets, |sockets| become_proxy(sockets, proxy))?;
     let proxy = child.pidfd();
-    let epoll = Epoll::new()?;
-    epoll.add(program, PROGRAM, Interest::Readable)?;
-    epoll.add(proxy, PROXY, Interest::Readable)?;
-    let survivor = match wait_first(&epoll, None)? {
+    while !wait_readable([program.as_fd(), proxy.as_fd()], None)? {}
+    let survivor = if program.has_exited() {
         // The program's connections have ended with it.
-        Some(PROGRAM) => proxy,
-        _ => {
-            try_write_line(
-                "peername: the proxy has exited, so the program is unreachable; ending it",
-            );
-            program
-        }
+        proxy
+    } else {
+        try_write_line("peername: the proxy has exited, so the program is unreachable; ending it");
+        program
     };
     let _ = survivor.signal(Signal::TERM);
-    let exit = Epoll::new()?;
-    exit.add(survivor, 0, Interest::Readable)?;
-    if wait_first(&exit, Some(GRACE_PERIOD))?.is_none() {
+    if !wait_readable([survivor.as_fd()], Some(GRACE_PERIOD))? {
         let _ = survivor.signal(Signal::KILL);
     }
     let _ = child.wait();
     Ok(())
-}
-
-/// Waits for the first event, and returns its token; `None` only after the timeout.
-fn wait_first(epoll: &Epoll, limit: Option<Duration>) -> Result<Option<u64>, SyscallError> {
-    let mut events = Vec::new();
-    epoll.wait(limit, &mut events)?;
-    Ok(events.first().map(|event| event.token))
 }
 
 /// Executes the proxy with the sockets passed as by a service manager (sd_listen_fds(3)).
@@ -155,7 +141,5 @@ fn become_proxy(sockets: Vec<OwnedFd>, arguments: Vec<OsString>) -> u8 {
     1
 }
 
-const PROGRAM: u64 = 0;
-const PROXY: u64 = 1;
 /// From SIGTERM to SIGKILL.
 const GRACE_PERIOD: Duration = Duration::from_secs(10);
