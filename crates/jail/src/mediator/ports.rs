@@ -66,17 +66,12 @@ impl ListenerPorts {
     /// Takes out the descriptors, which a forked process gets separately. The returned function puts the ports together again.
     pub(super) fn into_parts(self) -> (Vec<OwnedFd>, impl FnOnce(Vec<OwnedFd>) -> Option<Self>) {
         let fds = std::iter::once(self.channel).chain(self.host_servers.into_fd());
-        let (alternates, answered, network) = (self.alternates, self.answered, self.network);
         let build = move |fds: Vec<OwnedFd>| {
             let mut fds = fds.into_iter();
             Some(Self {
                 channel: fds.next()?,
-                alternates,
-                answered,
                 host_servers: HostServers::from_fd(fds.next()),
-                taken: BTreeSet::new(),
-                refused: BTreeSet::new(),
-                network,
+                ..self
             })
         };
         (fds.collect(), build)
