@@ -68,10 +68,6 @@ pub struct Interfaces {
 
 /// Tries all interfaces. With `has_library` the processes of the program have the library, so that some interfaces may be
 /// missing. The calling process must have one thread only.
-///
-/// # Errors
-///
-/// [`InterfaceError`], for the first interface that must not be missing.
 pub fn check(has_library: bool) -> Result<Interfaces, InterfaceError> {
     let mut missing = Vec::new();
     let mut untried: Vec<&'static Interface> = INTERFACES.iter().collect();

@@ -52,10 +52,6 @@ impl Admission {
     }
 
     /// Judges the connection by the lists as they are now.
-    ///
-    /// # Errors
-    ///
-    /// The client may not connect, or not any more.
     pub(super) fn judge(
         self,
         connection: BorrowedFd<'_>,

@@ -5,10 +5,6 @@ use std::fs;
 use super::error::Error;
 
 /// Sets all the sysctls.
-///
-/// # Errors
-///
-/// [`Error::Setting`] for one that has another value and can't be written.
 pub(super) fn set_all() -> Result<(), Error> {
     SETTINGS
         .into_iter()
