@@ -6,11 +6,11 @@
 use libc::{BPF_JEQ, SECCOMP_RET_ALLOW, SECCOMP_RET_USER_NOTIF, sock_filter};
 
 use super::bpf::{
-    ARCHITECTURE, FAIL_ENOSYS, NATIVE, NUMBER, argument, decide_by, deny_x32, dispatch, failure,
-    if_equal, jump, load, ret,
+    ARCHITECTURE, FAIL_ENOSYS, NATIVE, NUMBER, argument, deny_x32, dispatch, failure, if_equal,
+    jump, load, ret,
 };
 #[cfg(target_arch = "x86_64")]
-use super::i386;
+use super::{bpf::decide_by, i386};
 
 /// Whether getsockname(2) is intercepted. Programs may call it often, so intercept it only if needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
