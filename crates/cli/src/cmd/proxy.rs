@@ -87,6 +87,9 @@ impl Command for Args {
         for relay in ready.setup.chosen_relays() {
             tracing::info!("TCP: bytes are moved by --relay {relay}, as chosen");
         }
+        if let Some(kernel) = &ready.privileged.kernel {
+            log_data_path(kernel);
+        }
         Control::start(self, ready).await
     }
 }
@@ -138,16 +141,16 @@ async fn attach_data_path(setup: &Setup) -> anyhow::Result<Option<Arc<DataPath>>
     );
     let devices = Netlink::open()?.ethernet_interfaces().await?;
     let kernel = DataPath::attach(&devices, MAX_OFFLOADED_SESSIONS)?;
-    tracing::info!(
-        devices = devices.join(", "),
-        "steady UDP sessions are left to the kernel"
-    );
+    Ok(Some(Arc::new(kernel)))
+}
+
+fn log_data_path(kernel: &DataPath) {
+    tracing::info!("steady UDP sessions are left to the kernel");
     if kernel.is_reverse_path_filtered() {
         tracing::warn!(
             "net.ipv4.conf.all.rp_filter is not 0: IPv4 sessions from other hosts are not offloaded while it is set"
         );
     }
-    Ok(Some(Arc::new(kernel)))
 }
 
 const STARTED_BY_EXEC: &str = "`peername exec` has started this process: restart that";

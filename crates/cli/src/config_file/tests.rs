@@ -1,3 +1,5 @@
+use std::any::TypeId;
+
 use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, Args, Command};
 
@@ -64,6 +66,12 @@ fn as_word_and_line(arg: &Arg, value: &str) -> (String, String) {
     match arg.get_action() {
         ArgAction::SetTrue => (format!("--{name}"), format!("{name} = true\n")),
         ArgAction::Count => (format!("--{name}"), format!("{name} = 1\n")),
+        // A number of the file has no quotes.
+        _ if arg.get_value_parser().type_id() == TypeId::of::<usize>()
+            && value.parse::<usize>().is_ok() =>
+        {
+            (format!("--{name}={value}"), format!("{name} = {value}\n"))
+        }
         _ => (format!("--{name}={value}"), format!("{name} = {value:?}\n")),
     }
 }
@@ -168,7 +176,7 @@ const NAMES_WITHOUT_PATHS: [&str; 23] = [
 
 /// Asserts that the name of each option's value tells whether the value is a path or has one.
 fn assert_paths_are_named<T: Args>() {
-    let path = std::any::TypeId::of::<std::path::PathBuf>();
+    let path = TypeId::of::<std::path::PathBuf>();
     for arg in T::augment_args(Command::new("peername")).get_arguments() {
         let name = arg.get_value_names().map(|names| names[0].as_str());
         let is_path = arg.get_value_parser().type_id() == path;
