@@ -7,7 +7,7 @@
 //! The access lists ([`AccessRules`]) decide first: a service is asked only about requests that they allow.
 //!
 //! With several services, each has its own circuit breaker, and the next service is asked if one can't be reached. The breaker of
-//! a policy that is evaluated in this process never opens.
+//! a policy that is evaluated in this process never opens, that of the last service not for errors that it answers.
 //!
 //! A check always ends with a [`Verdict`] within the deadline: if the service fails, the failure mode decides. Decoding a
 //! response is separate from receiving it, for tests and fuzzing: see [`ext_authz_reply`], [`forward_auth_reply`] and
@@ -330,8 +330,10 @@ impl CheckClient {
             // A policy fails because of a single request or a busy CPU. A pause would fail all other requests, too.
             (Link::Policy(_), _) | (_, Err(AuthzError::Busy(_))) => Transition::Unchanged,
             (_, Ok(_)) => breaker_permit.succeeded(),
-            // A single request may cause it, too. At the deadline it may be of a gRPC service that hangs, and knows the deadline.
-            (_, Err(error)) if error.is_response() && Instant::now() < deadline => {
+            // A single request may cause it, and no other service decides. A gRPC service that hangs fails at the deadline.
+            (_, Err(error))
+                if shared.is_last(service) && error.is_response() && Instant::now() < deadline =>
+            {
                 breaker_permit.succeeded()
             }
             (_, Err(_)) => breaker_permit.failed(Instant::now()),
@@ -349,6 +351,10 @@ impl Shared {
     /// The services with their circuit breakers.
     fn services(&self) -> impl Iterator<Item = (&Service, &CircuitBreaker)> {
         self.config.services.iter().zip(&self.breakers)
+    }
+
+    fn is_last(&self, service: &Service) -> bool {
+        (self.config.services.last()).is_some_and(|last| std::ptr::eq(last, service))
     }
 
     fn fails_open(&self) -> bool {

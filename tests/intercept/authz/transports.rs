@@ -165,14 +165,6 @@ fn next_service_is_asked_where_one_can_not_be_reached() {
         LONG_CHECK_TIMEOUT,
         "--admin=127.0.0.1:9300",
     ]);
-    let decider = || {
-        let answer = rig.curl(&["http://a.test/echo"]);
-        let name = answer
-            .split(" x=")
-            .nth(1)
-            .and_then(|rest| rest.split(' ').next());
-        name.unwrap_or_default().to_owned()
-    };
     let is_ready = || {
         let url = "http://127.0.0.1:9300/readyz";
         rig.lab
@@ -180,10 +172,10 @@ fn next_service_is_asked_where_one_can_not_be_reached() {
             .run("curl", &["-sS", "--noproxy", "*", url])
             == "ready\n"
     };
-    assert_eq!(decider(), "first");
+    assert_eq!(decider(&rig), "first");
     drop(first_opa);
     for _ in 0..15 {
-        assert_eq!(decider(), "second");
+        assert_eq!(decider(&rig), "second");
     }
     let named = format!("{second}/v1/data/egress/allow decides in its place");
     rig.proxy.wait_logged(&named);
@@ -200,8 +192,43 @@ fn next_service_is_asked_where_one_can_not_be_reached() {
     let _first_opa = start_named_opa(&rig.lab.balancer, first, "first");
     wait_until("the first is asked again", || {
         let status = rig.curl_status(&["http://a.test/echo"]);
-        status == 200 && decider() == "first"
+        status == 200 && decider(&rig) == "first"
     });
+}
+
+/// The second service is asked once the first has answered many requests with nothing but errors.
+#[test]
+fn next_service_is_asked_where_one_answers_with_errors() {
+    let stage = InterceptLab::new();
+    let (first, second) = (v4([127, 0, 0, 1], 9191), v4([127, 0, 0, 1], 9192));
+    let host = &stage.lab.balancer;
+    let mut first_service = host.enter(|| Service::forward_auth(first));
+    first_service.set_answer(r#"{"status": 500, "headers": [], "body": ""}"#);
+    let _second = start_named_opa(host, second, "second");
+    let rig = stage.start(&[
+        &format!("--check=http://{first}/verify"),
+        &format!("--check=opa+http://{second}/v1/data/egress/allow"),
+        LONG_CHECK_TIMEOUT,
+        "--admin=127.0.0.1:9300",
+    ]);
+    assert_eq!(rig.curl_status(&["http://a.test/echo"]), 503);
+    wait_until("the second is asked", || decider(&rig) == "second");
+    assert!(rig.read_metrics().contains("peername_check_suspended 1"));
+    first_service.set_answer(r#"{"status": 200, "headers": [], "body": ""}"#);
+    wait_until("the first is asked again", || {
+        rig.curl_status(&["http://a.test/echo"]) == 200
+            && rig.read_metrics().contains("peername_check_suspended 0")
+    });
+}
+
+/// Sends a request; returns the name that the OPA that allowed it gave to the origin; empty if none did.
+fn decider(rig: &InterceptRig) -> String {
+    let answer = rig.curl(&["http://a.test/echo"]);
+    let name = answer
+        .split(" x=")
+        .nth(1)
+        .and_then(|rest| rest.split(' ').next());
+    name.unwrap_or_default().to_owned()
 }
 
 /// Starts OPA with a policy that allows each request, and sets a header to this name.
