@@ -276,7 +276,12 @@ fn doctor_jail_warns_where_denials_can_not_be_reported() {
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     assert_contains(
         &report,
-        &["warn  jail: ", "supervises system calls already"],
+        &[
+            "warn  jail: ",
+            "supervises system calls already",
+            "run it outside of a jail or container that supervises system calls",
+            "elsewhere try again when the host is less busy",
+        ],
     );
 }
 

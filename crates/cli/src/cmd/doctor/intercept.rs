@@ -169,7 +169,8 @@ fn try_jail() -> io::Result<Finding> {
         Ok(()) => Finding::warn(
             JAIL,
             format!("a program runs in it, but not with --fail-on-deny: {unreported}"),
-            "run it outside of that jail or container, in which it can't open Unix sockets either",
+            "run it outside of a jail or container that supervises system calls, in which it can't open Unix sockets either; elsewhere \
+             try again when the host is less busy",
         ),
         Err(failed) => Finding::fail(
             JAIL,
