@@ -1,8 +1,12 @@
 //! Denials that a program could keep from the report.
 
-use std::net::TcpListener;
+use std::thread;
+
+use serde_json::Value;
 
 use super::own_lines;
+use crate::harness::addr::v4;
+use crate::harness::check::service::Service;
 use crate::harness::lab::{assert_contains, json_lines, stderr_text, stdout_text};
 use crate::harness::peername::{USERS, User};
 use crate::harness::rig::jail::JailRig;
@@ -54,23 +58,34 @@ fn malformed_requests_to_denied_hosts_are_denied() {
     assert_eq!(output.status.code(), Some(122));
 }
 
-/// The denied host is the last of many that need a certificate.
+/// The denied host is the last of many that need a certificate, and gets none.
 #[test]
 fn denied_host_is_reported_although_certificates_are_limited() {
     let rig = JailRig::new();
+    let log = rig.scratch().path_text("log");
     let options = [
         "--fail-on-deny",
         "--allow=*.a.test",
         "--certificates-per-client=1",
+        "--log",
+        &log,
     ];
     let program = ["/usr/bin/python3", "-c", MANY_NAMES];
     let output = rig.run_program(User::Nobody, &options, &program);
     let denied = denied(&output.stderr);
     assert!(
-        denied.iter().any(|to| to == "b.test:443, once"),
+        denied.iter().any(|to| to == "b.test:443, 4 times"),
         "{output:?}"
     );
     assert_eq!(output.status.code(), Some(122), "{output:?}");
+    wait_interceptor_exit(&rig);
+    let lines = json_lines(&rig.scratch().read("log"));
+    let is_limited = |line: &Value| {
+        line["host"] == "b.test"
+            && line["decision"] == "denied"
+            && line["code"] == "too_many_certificates"
+    };
+    assert!(lines.iter().any(is_limited), "{lines:?}");
 }
 
 /// The jail is one client, which may have all connections that the descriptors allow.
@@ -107,8 +122,9 @@ fn connection_that_is_unused_at_the_exit_is_denied() {
 fn request_that_is_cut_before_its_check_is_not_known() {
     let rig = JailRig::new();
     let host = &rig.stage.lab.balancer;
-    let check = host.enter(|| TcpListener::bind(("127.0.0.1", 9191)).expect("a listener"));
-    let log = rig.scratch().path_text("log");
+    let mut check = host.enter(|| Service::forward_auth(v4([127, 0, 0, 1], 9191)));
+    check.set_answer(r#"{"status": 200, "headers": [], "body": "", "delay": 60}"#);
+    let [log, asked] = ["log", "asked"].map(|name| rig.scratch().path_text(name));
     let options = [
         "--fail-on-deny",
         "--check=http://127.0.0.1:9191/",
@@ -116,9 +132,20 @@ fn request_that_is_cut_before_its_check_is_not_known() {
         "--log",
         &log,
     ];
-    let script = "curl -s http://a.test/ >/dev/null 2>&1 & sleep 1";
-    let output = rig.run(User::Root, &options, script);
-    drop(check);
+    let script = format!(
+        "curl -s http://a.test/ >/dev/null 2>&1 & until [ -e {asked} ]; do sleep 0.05; done"
+    );
+    let output = thread::scope(|scope| {
+        let scratch = rig.scratch();
+        let asking = scope.spawn(move || {
+            check.next_request();
+            scratch.write("asked", "");
+            check
+        });
+        let output = rig.run(User::Root, &options, &script);
+        let _check = asking.join().expect("a request");
+        output
+    });
     let unknown = "peername: denied: maybe further connections, which are not known: 1 were closed";
     assert_contains(&stderr_text(&output), &[unknown]);
     assert_eq!(output.status.code(), Some(122), "{output:?}");

@@ -1,10 +1,11 @@
-"""Begins handshakes with more names than there are certificates for, and then one with a denied host."""
+"""Begins handshakes with more names than there are certificates for, and then some with a denied host."""
 import socket
 import ssl
 import threading
 import time
 
 context = ssl._create_unverified_context()
+refused = []
 
 
 def shake_hands(name):
@@ -12,10 +13,19 @@ def shake_hands(name):
         with socket.create_connection((name, 443)) as client:
             context.wrap_socket(client, server_hostname=name)
     except OSError:
-        pass
+        refused.append(name)
+
+
+def begin(name):
+    thread = threading.Thread(target=shake_hands, args=(name,), daemon=True)
+    thread.start()
+    return thread
 
 
 for number in range(40):
-    threading.Thread(target=shake_hands, args=(f"n{number}.a.test",), daemon=True).start()
-time.sleep(0.5)
-shake_hands("b.test")
+    begin(f"n{number}.a.test")
+while len(refused) < 20:
+    time.sleep(0.01)
+# A certificate is issued each second; so one of these may get it.
+for thread in [begin("b.test") for _ in range(4)]:
+    thread.join()
