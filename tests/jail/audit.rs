@@ -66,10 +66,12 @@ fn audit_lines_go_to_the_file() {
 #[test]
 fn request_of_a_process_left_behind_is_logged() {
     let rig = JailRig::new();
-    let log = rig.scratch().path_text("audit.log");
-    let program =
-        "curl -sS -o /dev/null --limit-rate 1k http://a.test/slow >/dev/null 2>&1 & sleep 1";
-    rig.succeeds(User::Root, &["-q", "--log", &log], program);
+    let [log, body] = ["audit.log", "body"].map(|name| rig.scratch().path_text(name));
+    let program = format!(
+        "curl -sSN -o {body} --limit-rate 1k http://a.test/slow >/dev/null 2>&1 &
+         until [ -s {body} ]; do sleep 0.05; done"
+    );
+    rig.succeeds(User::Root, &["-q", "--log", &log], &program);
     super::wait_interceptor_exit(&rig);
     let text = rig.scratch().read("audit.log");
     let lines = json_lines(&text);

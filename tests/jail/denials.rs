@@ -257,7 +257,8 @@ fn denials_are_reported_at_the_exit_although_a_connection_stays_open() {
     let _server = server.wait_listening(&[v4([10, 81, 0, 1], 9418)]);
     let jail = rig.scratch().path_text("peername");
     let script = "curl -s -o /dev/null https://b.test/; \
-                  (exec 3<>/dev/tcp/a.test/9418; sleep 5) >/dev/null 2>&1 & sleep 0.5";
+                  (exec 3<>/dev/tcp/a.test/9418; touch ready; sleep 5) >/dev/null 2>&1 & \
+                  until [ -e ready ]; do sleep 0.05; done";
     // Half of the second that a drain may take.
     let line = format!(
         "{jail} jail --allow=a.test:9418 -- bash -c '{script}' 2>errors; sleep 0.5; cat errors"

@@ -48,7 +48,8 @@ fn processes_left_behind_have_no_network() {
         "curl -sS -m 5 http://a.test/echo >{file}; while pgrep -f '{interceptor}' >/dev/null; do sleep 0.05; done; \
          curl -sS -m 5 http://a.test/echo >>{file}; echo code $? >>{file}"
     );
-    let script = format!("({background}) >/dev/null 2>&1 & sleep 0.5");
+    let script =
+        format!("({background}) >/dev/null 2>&1 & until [ -s {file} ]; do sleep 0.05; done");
     rig.succeeds(User::Nobody, &[], &script);
     let log = wait_for("the second request", || {
         let log = rig.scratch().read("left");
