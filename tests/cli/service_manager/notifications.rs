@@ -8,12 +8,13 @@ use rustix::process::Signal;
 
 use crate::harness::addr::{LISTEN_V4, TARGET_V4, fresh_client_v4};
 use crate::harness::backend::Backend;
+use crate::harness::conn::End;
 use crate::harness::lab::{
     Host, Lab, OWN_PID_NAMESPACE, Process, Scratch, WAIT_LIMIT, assert_contains, assert_within,
     lossy_text,
 };
 use crate::harness::peername::{BINARY, PROXY_ARGS};
-use crate::harness::rig::proxy::connect_client;
+use crate::harness::rig::proxy::{connect_client, connect_fresh_client};
 use crate::harness::rig::upgrade::{Binary, UpgradeRig};
 
 /// The states: READY once the proxy listens, watchdog messages, the beginning and end of a reload, STOPPING.
@@ -166,18 +167,28 @@ fn full_queue_of_the_service_manager_loses_no_notification() {
 /// systemd ends all processes of a service whose main process exits before MAINPID.
 #[test]
 fn replaced_process_waits_until_the_service_manager_knows_the_new_one() {
-    let (lab, manager) = (Lab::new(), Manager::new());
-    let mut rig = UpgradeRig::start_with(&lab.server, &["env", &manager.variable], PROXY_ARGS);
-    manager.wait_message("READY=1");
-    manager.fill_queue();
-    rig.upgrade(&lab.server).expect("it upgrades");
-    rig.processes.wait_logged("replaced; waiting");
-    thread::sleep(Duration::from_millis(1500));
-    assert_eq!(rig.servers().len(), 2);
-    // The manager may have ignored READY of the new process before.
-    let main = manager.wait_other_messages(&format!("MAINPID={}", rig.serving_inside()));
-    assert_contains(&main, &["READY=1\n"]);
-    rig.wait_drained();
+    for drain in ["--upgrade-drain=1h", "--upgrade-drain=0s"] {
+        let (lab, manager) = (Lab::new(), Manager::new());
+        let backend = Backend::listen(&lab.server, TARGET_V4);
+        let args = [PROXY_ARGS, &[drain]].concat();
+        let mut rig = UpgradeRig::start_with(&lab.server, &["env", &manager.variable], &args);
+        manager.wait_message("READY=1");
+        let (down, up) = connect_fresh_client(&lab, LISTEN_V4, &backend);
+        manager.fill_queue();
+        rig.upgrade(&lab.server).expect("it upgrades");
+        if drain == "--upgrade-drain=1h" {
+            drop((down, up));
+        } else {
+            assert_eq!(down.recv_to_end().1, End::Reset);
+        }
+        rig.processes.wait_logged("drain ended: ");
+        thread::sleep(Duration::from_millis(1500));
+        assert_eq!(rig.servers().len(), 2, "{drain}");
+        // The manager may have ignored READY of the new process before.
+        let main = manager.wait_other_messages(&format!("MAINPID={}", rig.serving_inside()));
+        assert_contains(&main, &["READY=1\n"]);
+        rig.wait_drained();
+    }
 }
 
 /// The agent has one thread, because it forks.

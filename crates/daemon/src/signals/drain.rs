@@ -31,7 +31,8 @@ pub enum Ending {
 
 impl Signals {
     /// Drains open connections within the limits. A signal closes them at once; but the first signal to a process that was
-    /// replaced only shortens the limit to that of a stop.
+    /// replaced only shortens the limit to that of a stop. Without a signal, that process then waits until the service manager
+    /// knows the new one.
     ///
     /// # Errors
     ///
@@ -64,11 +65,17 @@ impl Signals {
                     upgrade_drain = ?limits.upgrade,
                     "replaced; waiting for open connections"
                 );
-                match self.drain(&mut running, ending, limits.upgrade).await {
+                match self.drain(&mut running, limits.upgrade).await {
                     // The drain goes on, for a shorter time.
                     Drained::Signalled => Some(limits.stop),
                     ended => {
                         ended.log(&running);
+                        running.end();
+                        // The manager ends the new process, too, if this one exits before MAINPID is sent.
+                        tokio::select! {
+                            () = service_manager::wait_sent() => {}
+                            () = self.wait_stop() => {}
+                        }
                         None
                     }
                 }
@@ -76,24 +83,18 @@ impl Signals {
         };
         if let Some(limit) = limit {
             tracing::info!(drain = ?limit, "accepting no more; waiting for open connections");
-            self.drain(&mut running, ending, limit).await.log(&running);
+            self.drain(&mut running, limit).await.log(&running);
         }
         running.end();
         running.join();
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Waits until all connections have ended, a signal comes, or the time is over. Logs once a minute how many remain. A process
-    /// that was replaced also waits until the service manager knows the new one.
-    async fn drain(&mut self, running: &mut Workers, ending: Ending, limit: Duration) -> Drained {
+    /// Waits until all connections have ended, a signal comes, or the time is over. Logs once a minute how many remain.
+    async fn drain(&mut self, running: &mut Workers, limit: Duration) -> Drained {
         running.drain();
         let loads = running.loads();
-        let all_ended = async {
-            while running.next_exit().await.is_some() {}
-            if ending == Ending::Replaced {
-                service_manager::wait_sent().await;
-            }
-        };
+        let all_ended = async { while running.next_exit().await.is_some() {} };
         let time_limit = sleep(limit);
         tokio::pin!(all_ended, time_limit);
         let mut reports = interval_at(Instant::now() + REPORT_INTERVAL, REPORT_INTERVAL);
