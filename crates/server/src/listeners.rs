@@ -11,6 +11,7 @@ mod worker_listener;
 use std::collections::HashMap;
 use std::net::{self, SocketAddr};
 
+use peername_sys::Transport;
 use peername_sys::ipc::inherited_socket::InheritedSocket;
 use peername_sys::socket::transparent;
 use peername_sys::socket::{BindOptions, is_ipv6_only};
@@ -18,6 +19,7 @@ use peername_sys::tcp::listener;
 use peername_sys::tcp::stream;
 
 pub use bind_error::BindError;
+use per_worker::check_unbound;
 pub use per_worker::{
     ExistingListeners, OpenRequest, SocketOpener, covers, open_per_worker, overlap,
 };
@@ -96,8 +98,10 @@ pub struct Listeners {
     /// Sockets of a previous process that had more workers. Closing a socket would reset connections that are just being
     /// established, so the workers serve these sockets, too.
     surplus: Vec<Listener>,
-    /// The addresses that no process of ours has listened on yet.
+    /// The addresses that no process of ours has listened on yet, nor on one that overlaps them.
     new: Vec<SocketAddr>,
+    /// The addresses that no process of ours has listened on yet, but on one that overlaps them.
+    beside_own: Vec<SocketAddr>,
 }
 
 impl Listeners {
@@ -129,13 +133,18 @@ impl Listeners {
             .collect();
         let surplus = opener.take_surplus(wanted);
         let is_new = |addr: &SocketAddr| {
-            addr.port() != 0 && !existing.overlaps(*addr) && !opener.is_inherited(*addr)
+            addr.port() != 0 && !existing.open.contains(addr) && !opener.is_inherited(*addr)
         };
-        let new = request.listen.into_iter().filter(is_new).collect();
+        let (beside_own, new) = request
+            .listen
+            .into_iter()
+            .filter(is_new)
+            .partition(|&addr| existing.overlaps(addr));
         Ok(Self {
             per_worker,
             surplus,
             new,
+            beside_own,
         })
     }
 
@@ -146,9 +155,12 @@ impl Listeners {
     ///
     /// The address that another program has begun to listen on meanwhile.
     pub fn listen(&self) -> Result<(), BindError> {
-        // With SO_REUSEPORT listen(2) succeeds beside a program that has begun to listen since the sockets were bound. Other
-        // errors than EADDRINUSE say nothing: a privileged port can't be bound any more, if the privilege is dropped.
+        // With SO_REUSEPORT listen(2) succeeds beside a program that has begun to listen since the sockets were bound.
+        for &addr in &self.beside_own {
+            check_unbound(Transport::Tcp, addr).map_err(|failed| BindError::new(addr, failed))?;
+        }
         for &addr in &self.new {
+            // Other errors than EADDRINUSE say nothing: a privileged port can't be bound any more, if the privilege is dropped.
             let checked =
                 listener::check_address_free(addr).map_err(|failed| BindError::new(addr, failed));
             if let Err(error) = checked

@@ -148,18 +148,28 @@ fn address_that_another_program_has_taken_since_bind_is_in_use() -> Result<()> {
         reuse_port: true,
         v6_only: false,
     };
-    for (wanted, taken) in [
-        ("127.0.0.1", "127.0.0.1"),
-        ("0.0.0.0", "127.0.0.1"),
-        ("::1", "::1"),
+    for (wanted, own, taken) in [
+        ("127.0.0.1", None, "127.0.0.1"),
+        ("0.0.0.0", None, "127.0.0.1"),
+        ("::1", None, "::1"),
+        ("127.0.0.1", Some("0.0.0.0"), "127.0.0.1"),
+        ("::1", Some("::"), "::1"),
     ] {
         let [wanted, taken]: [IpAddr; 2] = [wanted.parse()?, taken.parse()?];
-        let port = listener::bind(SocketAddr::new(wanted, 0), shared)?
-            .local_addr()?
-            .port();
+        let own: Option<IpAddr> = own.map(str::parse).transpose()?;
+        let first = listener::listen(SocketAddr::new(own.unwrap_or(wanted), 0), shared)?;
+        let port = first.local_addr()?.port();
+        let _own = own.is_some().then_some(first);
+        let existing = ExistingListeners {
+            open: own
+                .map(|ip| SocketAddr::new(ip, port))
+                .into_iter()
+                .collect(),
+            ..ExistingListeners::default()
+        };
         let addrs = [(ListenerId(0), SocketAddr::new(wanted, port))];
         let mut inherited = InheritedSockets::default();
-        let listeners = Listeners::open(&addrs, &ExistingListeners::default(), 2, &mut inherited)?;
+        let listeners = Listeners::open(&addrs, &existing, 2, &mut inherited)?;
         let other = listener::listen(SocketAddr::new(taken, port), shared)?;
         let refused = listeners.listen().expect_err("in use");
         ensure!(refused.is_in_use(), "{refused}");

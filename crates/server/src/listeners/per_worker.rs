@@ -95,8 +95,7 @@ pub fn open_per_worker<O: SocketOpener>(
         .collect()
 }
 
-/// Checks that no other program has the address, beside an overlapping listener of this process: that one would fail the usual
-/// check, so a socket is looked up. Where the kernel or a sandbox permits no lookup, there is no check.
+/// Checks that no other program has the address, beside an overlapping listener of this process.
 fn check_beside_own<O: SocketOpener>(
     addr: SocketAddr,
     existing: &ExistingListeners,
@@ -105,7 +104,13 @@ fn check_beside_own<O: SocketOpener>(
     if existing.open.contains(&addr) || opener.is_inherited(addr) {
         return Ok(());
     }
-    let found = SocketLookup::open().and_then(|lookup| lookup.is_bound(O::TRANSPORT, addr));
+    check_unbound(O::TRANSPORT, addr)
+}
+
+/// Checks that no socket listens on exactly this address: an overlapping listener would fail the usual check, which binds a
+/// socket. Where the kernel or a sandbox permits no lookup, there is no check.
+pub(super) fn check_unbound(transport: Transport, addr: SocketAddr) -> peername_sys::Result<()> {
+    let found = SocketLookup::open().and_then(|lookup| lookup.is_bound(transport, addr));
     if found.unwrap_or(false) {
         return Err(io::Error::from(Errno::ADDRINUSE)).call("bind(2)");
     }
