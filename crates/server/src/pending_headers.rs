@@ -24,7 +24,8 @@ impl PendingHeaders {
         }
     }
 
-    /// Counts a connection of `peer` as pending until the guard is dropped; `None` when that peer, or all peers together, have reached their limit.
+    /// Counts a connection of `peer` as pending until the guard is dropped; `None` when that peer, or all peers together, have
+    /// reached their limit.
     pub(crate) fn enter(&self, peer: IpAddr, limits: &HeaderLimits) -> Option<CountGuard> {
         let connections = self.connections.get();
         let default_max = (connections / 2).clamp(1, MAX_PENDING);
