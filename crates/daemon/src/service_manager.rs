@@ -16,6 +16,7 @@ use std::{env, io, thread};
 
 use peername_server::workers::liveness::Liveness;
 use peername_sys::ipc::fd_passing;
+use peername_sys::process::stderr::try_write_line;
 use sd_notify::NotifyState::{self, MonotonicUsec, Ready, Reloading, Status, Stopping, Watchdog};
 use tokio::runtime::Handle;
 
@@ -64,7 +65,7 @@ pub fn send_queued() -> bool {
     while let Some(message) = queue.front() {
         match send(message.as_bytes(), None) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
-            Err(error) => tracing::warn!("the service manager is not notified: {error}"),
+            Err(error) => warn(&format!("the service manager is not notified: {error}")),
             Ok(()) => {}
         }
         queue.pop_front();
@@ -143,9 +144,22 @@ fn deliver(message: String) {
     if send_queued() || !is_first {
         return;
     }
-    tracing::warn!("the service manager's queue is full: it is notified once it reads");
+    warn("the service manager's queue is full: it is notified once it reads");
     if let Ok(runtime) = Handle::try_current() {
         runtime.spawn(wait_sent());
+    }
+}
+
+/// Writes warnings to standard error from now on. To be called by a process without a log.
+pub fn warn_on_stderr() {
+    WARNS_ON_STDERR.store(true, Relaxed);
+}
+
+fn warn(text: &str) {
+    if WARNS_ON_STDERR.load(Relaxed) {
+        try_write_line(&format!("peername: {text}"));
+    } else {
+        tracing::warn!("{text}");
     }
 }
 
@@ -187,6 +201,7 @@ fn open() -> io::Result<Option<UnixDatagram>> {
 /// `None` without a manager. Stays open until the process exits.
 static SOCKET: OnceLock<Option<UnixDatagram>> = OnceLock::new();
 static HANDED_OVER: AtomicBool = AtomicBool::new(false);
+static WARNS_ON_STDERR: AtomicBool = AtomicBool::new(false);
 /// The messages that wait for the manager's queue.
 static QUEUE: Mutex<VecDeque<String>> = Mutex::new(VecDeque::new());
 /// A reload has two messages: more than those of the last reloads are of no use.

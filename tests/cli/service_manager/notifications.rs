@@ -1,5 +1,6 @@
 //! Notifications: READY, RELOADING, STOPPING, MAINPID, the watchdog. The manager ends a service whose notifications are lost.
 
+use std::net::Shutdown;
 use std::os::unix::net::UnixDatagram;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -200,10 +201,14 @@ fn agent_repeats_notifications() {
     let listen = format!("--listen={}", scratch.path_text("agent.sock"));
     let args = ["agent", &listen, "--trust=10.81.0.0/24"];
     let agent = Process::start_through(&host, &through, BINARY, &args);
-    agent.wait_logged("agent at unix:");
-    // The line precedes the notification.
-    thread::sleep(Duration::from_millis(300));
+    agent.wait_logged("peername: the service manager's queue is full");
     manager.wait_message("READY=1");
+    manager
+        .socket
+        .shutdown(Shutdown::Read)
+        .expect("shutdown(2)");
+    agent.signal(Signal::HUP);
+    agent.wait_logged("peername: the service manager is not notified: ");
 }
 
 /// A service manager's socket, and the variable that names it.

@@ -60,6 +60,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 fn serve(given: &Given<Serve>) -> anyhow::Result<ExitCode> {
+    service_manager::warn_on_stderr();
     // SIGHUP waits until the agent serves, which may wait for its holder before.
     signals::block(&[Signal::HUP]);
     let args = &given.options;
