@@ -232,8 +232,8 @@ impl OpenedListeners {
             let sessions = group.udp_config.sessions;
             if sessions < group.requested.sessions {
                 tracing::warn!(
-                    "UDP sessions at {} are limited to {sessions} by the descriptors that are free now; an upgrade or a restart \
-                     divides all descriptors anew",
+                    "UDP sessions at {} are limited to {sessions} by the descriptors that are free now: raise LimitNOFILE; where \
+                     connections hold them, an upgrade or a restart divides all anew",
                     ranges(group.addresses())
                 );
             }
