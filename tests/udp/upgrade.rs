@@ -163,6 +163,30 @@ fn replacement_by_an_overlapping_address_is_refused() {
     assert_served();
 }
 
+/// Beside an address of IPv4, a socket for `[::]` is opened for IPv6 only, and gets no clients of other such addresses.
+#[test]
+fn address_beside_a_wildcard_for_ipv6_only_may_be_removed() {
+    let (lab, scratch) = (Lab::new(), Scratch::new());
+    let write = |addresses: &[&str]| {
+        let table = |addr: &&str| {
+            format!(
+                "[[listen]]\naddress = [\"{addr}\"]\nprotocol = \"udp\"\ntarget-v4 = \"{TARGET_V4}\"\ntrust = [\"any\"]\n"
+            )
+        };
+        let tables: String = addresses.iter().map(table).collect();
+        scratch.write("proxy.toml", &tables)
+    };
+    let stay = ["[::]:8443", "10.81.0.1:8443"];
+    let option = format!(
+        "--config={}",
+        write(&[&stay[..], &["127.0.0.1:8443"]].concat())
+    );
+    let mut rig = UpgradeRig::start(&lab.server, &["proxy", &option]);
+    write(&stay);
+    rig.upgrade(&lab.server).expect("it upgrades");
+    rig.wait_drained();
+}
+
 /// `forward` hands its sessions over, too: the receiver sees the same sender. The new process does not count them as opened.
 #[test]
 fn forward_keeps_its_sessions() {

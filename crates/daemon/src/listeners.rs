@@ -10,8 +10,9 @@ use std::ops::RangeFrom;
 
 use anyhow::bail;
 use peername_proxy::udp::{Dialect, MAX_REPLY_SOCKETS, UdpConfig, UdpListeners};
-use peername_server::listeners::ListenerId;
-use peername_server::listeners::{ExistingListeners, InheritedSockets, ListenAddr, Listeners};
+use peername_server::listeners::{
+    ExistingListeners, InheritedSockets, ListenAddr, ListenerId, Listeners, covers,
+};
 use peername_sys::Transport;
 
 use crate::usage::{ErrorCollector, UsageError};
@@ -246,6 +247,12 @@ impl OpenedListeners {
             group.sockets.log_kernel_limits();
         }
     }
+}
+
+/// Whether a listener on `wide` gets clients of one on `narrow` that closes. One that leaves IPv4 to others (IPV6_V6ONLY) gets no
+/// clients of IPv4.
+pub(crate) fn gets_clients(wide: SocketAddr, is_ipv6_only: bool, narrow: SocketAddr) -> bool {
+    covers(wide, narrow) && !(is_ipv6_only && narrow.is_ipv4())
 }
 
 /// Selects the listeners at those of the addresses that are marked.

@@ -20,9 +20,7 @@ use peername_sys::tcp::stream;
 
 pub use bind_error::BindError;
 use per_worker::check_unbound;
-pub use per_worker::{
-    ExistingListeners, OpenRequest, SocketOpener, covers, open_per_worker, overlap,
-};
+pub use per_worker::{ExistingListeners, OpenRequest, SocketOpener, covers, open_per_worker};
 use tcp_opener::{PreviousSockets, TcpOpener};
 pub(crate) use worker_listener::Listener;
 pub use worker_listener::{ListenAddr, ListenerId};

@@ -97,7 +97,20 @@ fn added_listener_does_not_take_over_sessions_of_a_removed_one() {
 /// free once they are idle.
 #[test]
 fn open_udp_sessions_outlive_their_listener() {
-    let without_udp = table(LISTEN_V4, &["10.81.0.0/24"]);
+    assert_sessions_outlive_their_listener("");
+}
+
+/// Beside another address of IPv4, a socket for `[::]` is opened for IPv6 only.
+#[test]
+fn open_udp_sessions_outlive_their_listener_beside_a_wildcard_for_ipv6_only() {
+    let others = ["[::]:8101", "127.0.0.1:8101"]
+        .map(|addr| table(addr.parse().unwrap(), &["any"]) + "protocol = \"udp\"\n");
+    assert_sessions_outlive_their_listener(&others.concat());
+}
+
+#[track_caller]
+fn assert_sessions_outlive_their_listener(others: &str) {
+    let without_udp = table(LISTEN_V4, &["10.81.0.0/24"]) + others;
     let with_udp =
         without_udp.clone() + &table(server_v4(8101), &["10.81.0.0/24"]) + "protocol = \"udp\"\n";
     let rig = ReloadRig::new(&with_udp);

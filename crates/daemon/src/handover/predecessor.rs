@@ -10,17 +10,17 @@ use std::time::Duration;
 use anyhow::{Context, bail, ensure};
 use peername_observe::admin::{AdminAddr, AdminListener};
 use peername_proxy::udp::{Dialect, ReceivedState, RestoreError, UdpListeners};
-use peername_server::listeners::{InheritedSockets, covers};
+use peername_server::listeners::InheritedSockets;
 use peername_sys::ipc::fd_passing::take_inherited;
 use peername_sys::ipc::inherited_socket::InheritedSocket;
 use peername_sys::ipc::unix_socket_file::is_bound_at;
 use peername_sys::process::stderr;
-use peername_sys::socket::transparent;
+use peername_sys::socket::{is_ipv6_only, transparent};
 
 use super::channel::Channel;
 use super::message::{CHANNEL_VARIABLE, SocketInfo, ToPredecessor, ToSuccessor, VERSION};
 use super::process_state::ProcessState;
-use crate::listeners::ListenPlan;
+use crate::listeners::{ListenPlan, gets_clients};
 use crate::usage::error_text::with_causes;
 use crate::value::text::ranges;
 
@@ -216,8 +216,13 @@ impl Predecessor {
     /// process drains it, and would receive their datagrams, or keep the ports of their sessions.
     fn check_removed_udp(&self, plans: &[ListenPlan]) -> anyhow::Result<()> {
         let wanted: HashSet<_> = plans.iter().flat_map(|plan| &plan.udp).copied().collect();
+        let gets = |wide, narrow| {
+            let sockets = self.udp.get(&wide);
+            let first = sockets.and_then(|sockets| sockets.first());
+            gets_clients(wide, first.is_some_and(is_ipv6_only), narrow)
+        };
         let gets_clients_of = |old: SocketAddr, new: SocketAddr| {
-            covers(new, old) || (covers(old, new) && !self.udp.contains_key(&new))
+            gets(new, old) || (gets(old, new) && !self.udp.contains_key(&new))
         };
         for &old in self.udp.keys().filter(|addr| !wanted.contains(addr)) {
             if let Some(new) = wanted.iter().find(|new| gets_clients_of(old, **new)) {

@@ -13,14 +13,14 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail, ensure};
 use peername_proxy::udp::{UdpConfig, UdpWorkers};
-use peername_server::listeners::{BindError, InheritedSockets, covers, overlap};
+use peername_server::listeners::{BindError, InheritedSockets};
 use peername_server::workers::phases::{self, DrainGuard};
 use peername_server::workers::{self, LimitHandle, Serve, WorkerTask, WorkerThreads, Workers};
 use peername_sys::Transport;
 
 use super::{
     BoundAddresses, ListenPlan, ListenerIds, ListenerKey, OpenedListeners, UdpGroup,
-    check_inherited_sockets,
+    check_inherited_sockets, gets_clients,
 };
 use crate::descriptors;
 use crate::handover::Predecessor;
@@ -80,6 +80,8 @@ pub struct Change {
     pub bound: BoundAddresses,
     /// The listeners after the change.
     wanted: HashSet<ListenerKey>,
+    /// The listeners before and after the change that leave IPv4 to others (IPV6_V6ONLY).
+    ipv6_only: HashSet<ListenerKey>,
     /// The time after which the sessions of removed listeners are closed (`--drain`).
     drain_limit: Duration,
 }
@@ -224,11 +226,14 @@ impl RunningListeners {
             &mut self.unused_ids,
         )
         .map_err(explain_in_use)?;
+        let mut ipv6_only = opened.ipv6_only();
+        ipv6_only.extend(&self.ipv6_only);
         let sockets = opened.ids().len() * self.worker_count;
         let replaced = self
             .groups
             .iter()
-            .filter(|group| group.is_removed(&wanted) && group.is_replaced(&opened, &wanted))
+            .filter(|group| group.is_removed(&wanted))
+            .filter(|group| group.is_replaced(&opened, &wanted, &ipv6_only))
             .map(|group| group.descriptors);
         let free = self.workers.free_descriptors() + replaced.sum::<usize>();
         let has_tcp = plans.iter().any(|plan| !plan.tcp.is_empty());
@@ -252,6 +257,7 @@ impl RunningListeners {
             ids,
             bound,
             wanted,
+            ipv6_only,
             drain_limit: process.drain_limits().stop,
         })
     }
@@ -265,8 +271,6 @@ impl RunningListeners {
         udp_tasks: impl Fn(UdpGroup) -> UdpTasks,
     ) -> (String, String) {
         let opened = ranges(change.opened.bound_addresses().into_values());
-        self.ipv6_only.retain(|key| change.wanted.contains(key));
-        self.ipv6_only.extend(change.opened.ipv6_only());
         let closed = ranges(self.close_all_but(&change).await);
         replace_services();
         change.opened.warn_of_few_sessions();
@@ -279,6 +283,8 @@ impl RunningListeners {
         self.workers.open(change.opened.tcp);
         self.ids = change.ids;
         self.bound = change.bound;
+        self.ipv6_only = change.ipv6_only;
+        self.ipv6_only.retain(|key| change.wanted.contains(key));
         self.plans = change.plans;
         (opened, closed)
     }
@@ -349,7 +355,7 @@ impl RunningListeners {
             .collect();
         for group in removed_groups {
             let limit = self.workers.limit();
-            if group.is_replaced(&change.opened, &change.wanted) {
+            if group.is_replaced(&change.opened, &change.wanted, &change.ipv6_only) {
                 group.drain_guard.end().await;
                 limit.release_descriptors(group.descriptors);
             } else {
@@ -385,24 +391,22 @@ impl RunningUdpGroup {
         addresses.any(|&addr| !wanted.contains(&(Transport::Udp, addr)))
     }
 
-    /// Whether other listeners take the place of this group, which then ends at once.
-    fn is_replaced(&self, opened: &OpenedListeners, wanted: &HashSet<ListenerKey>) -> bool {
-        opened.groups.iter().any(|new| self.overlaps(new)) || self.is_covered(wanted)
-    }
-
-    fn overlaps(&self, new: &UdpGroup) -> bool {
-        let mut pairs = new
-            .addresses()
-            .flat_map(|new| self.addresses.iter().map(move |&old| (old, new)));
-        pairs.any(|(old, new)| overlap(old, new))
-    }
-
-    /// Whether one of these listeners gets clients of this group.
-    fn is_covered(&self, wanted: &HashSet<ListenerKey>) -> bool {
-        wanted
-            .iter()
-            .filter(|(transport, _)| *transport == Transport::Udp)
-            .any(|&(_, wide)| self.addresses.iter().any(|&own| covers(wide, own)))
+    /// Whether a wanted listener gets clients of this group, or the group, while it drains, would get those of an opened one. It
+    /// then ends at once.
+    fn is_replaced(
+        &self,
+        opened: &OpenedListeners,
+        wanted: &HashSet<ListenerKey>,
+        ipv6_only: &HashSet<ListenerKey>,
+    ) -> bool {
+        let gets =
+            |wide, narrow| gets_clients(wide, ipv6_only.contains(&(Transport::Udp, wide)), narrow);
+        self.addresses.iter().any(|&own| {
+            let mut new = opened.groups.iter().flat_map(UdpGroup::addresses);
+            let mut wanted = wanted.iter();
+            new.any(|new| gets(own, new))
+                || wanted.any(|&(transport, wide)| transport == Transport::Udp && gets(wide, own))
+        })
     }
 
     /// Drains the group for `time_limit` at most, and releases its descriptors once its sessions have ended: until then they

@@ -149,7 +149,7 @@ fn open_all<O: SocketOpener>(
 }
 
 /// Whether a socket on one address conflicts with one on the other.
-pub fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
+fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
     covers(one, other) || covers(other, one)
 }
 
