@@ -17,7 +17,7 @@ use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
-use super::LevelHandle;
+use super::level::LevelHandle;
 
 /// Formats events as lines of go-mmproxy's log.
 #[derive(Clone, Debug)]
