@@ -1,4 +1,5 @@
-//! The accept loop of origin and floor: one thread, one task for each connection.
+//! The accept loop of the origin server and of [`intercept-floor`](super::floor), the lower bound for proxies: one thread, one
+//! task for each connection.
 
 use std::net::SocketAddr;
 

@@ -9,7 +9,7 @@ pub(super) struct MatrixWork {
     pub(super) connections: usize,
 }
 
-/// Every workload that is run. A turn is short where there are several.
+/// Every workload that is run. A case of several turns in a round has short ones (see [`Case::turns`]).
 pub(super) const CASES: &[Case<MatrixWork>] = &[
     case("pingpong", Workload::Pingpong, 50),
     case("bulk-1", Workload::Bulk, 1),

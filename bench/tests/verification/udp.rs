@@ -189,8 +189,9 @@ fn generate(workload: &str, target: SocketAddr, backend: SocketAddr) -> Output {
         .unwrap()
 }
 
-/// Forwards through one socket for each client. The tag identifies the client: with a shared socket, datagrams differ in
-/// nothing else. A reply goes to the balancer's socket of the client. Ends when nothing has arrived for 10 s.
+/// Forwards through one socket for each client. The serial number in the datagram's tag (`wire/datagram.rs`) identifies the
+/// client: if clients share a socket, their datagrams come from the same address. A reply goes to the address from which the
+/// client's last datagram came. Ends when nothing has arrived for 10 s.
 fn relay_with(
     relay: &UdpSocket,
     backend: SocketAddr,
@@ -233,7 +234,8 @@ fn relay_with(
     }
 }
 
-/// The index of the client of a datagram. Serial numbers begin at 1, and are in the four bytes after the kind, big-endian.
+/// The index of the client of a datagram: its serial number in the tag less 1. The serial number is big-endian, in the four
+/// bytes after the kind; there are few clients, so the last of these bytes is enough.
 fn client_index(datagram: &[u8]) -> usize {
     usize::from(datagram[7]) - 1
 }

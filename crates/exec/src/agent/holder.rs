@@ -169,7 +169,8 @@ fn receive_all(connection: &OwnedFd, path: &Path) -> Result<Vec<StoredDescriptor
         let Some(name) = text.strip_prefix(PUT).and_then(|name| name.parse().ok()) else {
             continue;
         };
-        // If one of them were missing, a container would lose its clients or its accept(2) without any message.
+        // Fail instead of continuing without this descriptor: the container that it belongs to would lose its clients, or the
+        // supervisor of its accept(2), and no message would report that.
         let fd = fd.ok_or_else(|| HolderError::NoRoom {
             path: path.to_owned(),
             name,

@@ -143,7 +143,7 @@ impl Channel {
         }
         match bytes.get(..len).and_then(WaiterRequest::from_bytes) {
             Some(WaiterRequest::Sweep) => waiter.request_sweep(),
-            // The request has woken the supervisor, which then reads the refusals.
+            // Nothing is left to do: the supervisor, which this message has woken, reads the refusals after each event.
             Some(WaiterRequest::Log) | None => {}
             Some(WaiterRequest::Listening) => {
                 if let Some(listener) = fds.pop().and_then(ForeignListener::from_fd) {
@@ -206,8 +206,9 @@ impl Channel {
         false
     }
 
-    /// Prepares the channel to be closed. From now on the process can't send, so that it closes a connection that it has not
-    /// confirmed; the messages that it has sent before are processed.
+    /// Ends the channel, which the caller then drops. First shuts down reception: if the process has not yet confirmed a
+    /// connection, its confirmation fails (EPIPE), and it closes its descriptor of the connection. Then processes the messages
+    /// that it sent before, which may be the confirmation.
     fn end(&mut self, files: &mut Vec<ForeignFd>, waiter: &mut HeaderWaiter) {
         let is_shut = shutdown_read(&self.socket);
         while is_shut.is_ok() && self.drive(files, waiter) {}

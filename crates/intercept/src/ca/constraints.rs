@@ -95,8 +95,12 @@ impl Constraints {
         constraints
     }
 
-    /// The hosts that were given to [`Constraints::permit_only`]. If these constraints were made in another way, `permit_only`
-    /// makes different ones from the result.
+    /// The hosts from which [`Constraints::permit_only`] has made these constraints: all that are permitted, except the
+    /// [nonexistent name](NONEXISTENT_NAME).
+    ///
+    /// Constraints of another program's certificate have no such hosts. To learn whether peername made them, the caller compares
+    /// them with what `permit_only` makes of the result. A user's own `invalid` is left out, too, so that constraints with it
+    /// are not recognized.
     pub(super) fn permitted_hosts(&self) -> Vec<Permitted> {
         let nonexistent = Permitted::Name(NONEXISTENT_NAME.to_owned());
         self.permitted

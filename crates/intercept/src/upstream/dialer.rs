@@ -90,6 +90,9 @@ impl Dialer {
     }
 
     /// The key of a connection for a tunnel to this target. Tunnels are never in a pool.
+    ///
+    /// It lacks `original_dst`, which the client chose: this proxy sees no certificate in a tunnel that would prove that the
+    /// address is the named host's. So the name is resolved.
     fn tunnel_key(&self, target: &RequestTarget, client: SocketAddr) -> PoolKey {
         let proxy = self.config.proxy.as_ref();
         PoolKey {

@@ -22,6 +22,7 @@ pub(super) struct PoolKey {
     /// The generation of the access lists, which determine whether an origin may be reached.
     pub(super) generation: u64,
     pub(super) to: HostPort,
+    /// Whether TLS is spoken with the origin, by this proxy or by the client in a tunnel. An upstream proxy then gets a CONNECT.
     pub(super) tls: bool,
     /// Whether HTTP/2 is offered.
     pub(super) http2: bool,

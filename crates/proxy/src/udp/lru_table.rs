@@ -2,8 +2,8 @@
 //!
 //! A flood of clients that the backend never answers must not evict clients that it answers, and idle answered clients must
 //! leave room for new ones. So unanswered and answered entries have separate LRU queues, and each balancer has two such queues
-//! for its own entries, too. At a limit, the least recently used unanswered entry is evicted if at least
-//! 1/[`UNANSWERED_FRACTION`] of all entries are unanswered, else the least recently used answered entry.
+//! for its own entries, too. At a limit, the least recently used unanswered entry is evicted if the unanswered entries are
+//! 1/[`UNANSWERED_FRACTION`] of all (rounded down, but one at least) or more, else the least recently used answered entry.
 //!
 //! The table knows neither sockets nor datagrams.
 
@@ -46,8 +46,8 @@ pub(crate) struct TableLimits {
 }
 
 impl TableLimits {
-    /// Limit of one balancer's entries where there is room for so many in all: one that takes all it can leaves entries to the
-    /// others.
+    /// Limit of one balancer's entries in a table of at most `entries`: two thirds, so that a balancer at its limit leaves room
+    /// for the others.
     pub(crate) fn balancer_share(entries: usize) -> usize {
         (entries * 2 / 3).max(1)
     }

@@ -50,9 +50,10 @@ pub fn open_files() -> Result<Vec<RawFd>> {
     Ok(numbers)
 }
 
-/// Makes a write beyond the limit of file sizes fail with EFBIG, as it fails with ENOSPC on a full disk. Without a handler, SIGXFSZ
-/// ends the process (setrlimit(2)). execve(2) restores that for programs that are started later, as it does not for SIG_IGN. A
-/// process that has inherited SIG_IGN keeps it, for those programs, too.
+/// Makes a write beyond the limit of file sizes fail with EFBIG, as it fails with ENOSPC on a full disk. By default SIGXFSZ
+/// ends the process (setrlimit(2)). So a handler is installed that does nothing, and not SIG_IGN: execve(2) resets a handler to
+/// the default, but a program that is started later would inherit SIG_IGN. If this process itself has inherited SIG_IGN, it
+/// keeps it, and passes it on.
 pub fn outlive_file_size_limit() {
     extern "C" fn ignore(_: c_int) {}
     let handler = ignore as extern "C" fn(c_int);

@@ -43,51 +43,66 @@ async fn silent_connection_is_not_reused_after_a_timeout() {
 async fn faulty_grpc_answers_are_denied() {
     let faults = [
         Fault::ok_with("HTTP/1.1", b""),
-        Fault::new("greets and goes", |mut stream| {
+        Fault::new("GOAWAY instead of an answer", |mut stream| {
             h2::accept_request(&stream);
             let payload = [0, 0, 0, 0, 0, 0, 0, 0, b'\xff', 0];
             let _ = stream.write_all(&frame(h2::GOAWAY, 0, 0, &payload));
         }),
-        Fault::new("a frame of nothing known", |stream| {
+        Fault::new("a malformed SETTINGS frame", |stream| {
             write_frames(&stream, &[frame(h2::SETTINGS, 0, 7, &[1])]);
         }),
-        Fault::new("a yes and no status", |stream| {
+        Fault::new("an allowing message without a grpc-status", |stream| {
             h2::begin_response(&stream);
             let answer = frame(h2::DATA, h2::END_STREAM, 1, CHECK_RESPONSE_OK);
             write_frames(&stream, &[answer]);
         }),
-        Fault::new("a yes and then nothing", |stream| {
+        Fault::new("an allowing message, and then silence", |stream| {
             h2::begin_response(&stream);
             write_frames(&stream, &[frame(h2::DATA, 0, 1, CHECK_RESPONSE_OK)]);
             hold_open(&stream);
         }),
-        Fault::grpc_data("a yes and another status", CHECK_RESPONSE_OK, b"13"),
-        Fault::grpc_data("a yes and a status word", CHECK_RESPONSE_OK, b"zero"),
-        Fault::new("a status and no answer", |stream| {
+        Fault::grpc_data(
+            "an allowing message with grpc-status 13",
+            CHECK_RESPONSE_OK,
+            b"13",
+        ),
+        Fault::grpc_data(
+            "an allowing message with a grpc-status in letters",
+            CHECK_RESPONSE_OK,
+            b"zero",
+        ),
+        Fault::new("a grpc-status without a message", |stream| {
             h2::begin_response(&stream);
             write_frames(&stream, &[h2::trailers(b"0")]);
         }),
-        Fault::grpc_answer("not of the protocol", &[0xff, 0xff, 0xff], b"0"),
-        Fault::grpc_data("another encoding", &[1, 0, 0, 0, 2, 0x0a, 0], b"0"),
-        Fault::grpc_data("two answers", &CHECK_RESPONSE_OK.repeat(2), b"0"),
+        Fault::grpc_answer(
+            "a message that is not of the protocol",
+            &[0xff, 0xff, 0xff],
+            b"0",
+        ),
+        Fault::grpc_data("a compressed message", &[1, 0, 0, 0, 2, 0x0a, 0], b"0"),
+        Fault::grpc_data("two messages", &CHECK_RESPONSE_OK.repeat(2), b"0"),
         // The codes 7 (PERMISSION_DENIED) and 0.
         Fault::grpc_answer("two statuses", &[0x0a, 2, 8, 7, 0x0a, 2, 8, 0], b"0"),
         Fault::grpc_answer("two codes in a status", &[0x0a, 4, 8, 7, 8, 0], b"0"),
         Fault::grpc_answer("a denied response and an OK", &[0x12, 0, 0x1a, 0], b"0"),
         Fault::grpc_answer("two OKs", &[0x1a, 0, 0x1a, 0], b"0"),
-        Fault::new("a status before and behind the answer", |mut stream| {
-            h2::accept_request(&stream);
-            let head = [
-                &[h2::STATUS_200][..],
-                &h2::header_field(b"content-type", b"application/grpc"),
-                &h2::header_field(b"grpc-status", b"0"),
-            ]
-            .concat();
-            let _ = stream.write_all(&frame(h2::HEADERS, h2::END_HEADERS, 1, &head));
-            let answer = frame(h2::DATA, 0, 1, CHECK_RESPONSE_OK);
-            write_frames(&stream, &[answer, h2::trailers(b"7")]);
-        }),
-        Fault::new("two statuses behind the answer", |stream| {
+        Fault::new(
+            "a grpc-status before and after the message",
+            |mut stream| {
+                h2::accept_request(&stream);
+                let head = [
+                    &[h2::STATUS_200][..],
+                    &h2::header_field(b"content-type", b"application/grpc"),
+                    &h2::header_field(b"grpc-status", b"0"),
+                ]
+                .concat();
+                let _ = stream.write_all(&frame(h2::HEADERS, h2::END_HEADERS, 1, &head));
+                let answer = frame(h2::DATA, 0, 1, CHECK_RESPONSE_OK);
+                write_frames(&stream, &[answer, h2::trailers(b"7")]);
+            },
+        ),
+        Fault::new("two grpc-statuses after the message", |stream| {
             h2::begin_response(&stream);
             let statuses = [b"0", b"7"].map(|code| h2::header_field(b"grpc-status", code));
             let trailers = frame(h2::HEADERS, END, 1, &statuses.concat());

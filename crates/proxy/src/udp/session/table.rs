@@ -200,8 +200,9 @@ impl<R: Role> SessionTable<R> {
         self.table.touch(id, now, true);
     }
 
-    /// Expires idle sessions and reports the counters. Called once a second. A session of a removed listener expires after
-    /// [`DRAIN_QUIET`], because it keeps its descriptor from others.
+    /// Expires idle sessions and reports the counters. Called once a second. If a reload has removed the listeners, sessions
+    /// expire after [`DRAIN_QUIET`]: until the last one has ended, connections can't use the descriptors that are reserved for
+    /// these listeners.
     pub(crate) fn tick(&mut self, now: Instant) {
         self.role.tick(now);
         self.verify_batch(now);
