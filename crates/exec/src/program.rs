@@ -53,7 +53,7 @@ pub enum Reason {
     Go(PathBuf),
     /// It is for another machine type than the library.
     Foreign(PathBuf),
-    /// It is a shell or another launcher: the programs that it will start are unknown, and may be of any kind.
+    /// It is a shell or another program that starts others: the programs that it will start are unknown, and may be of any kind.
     Starter(PathBuf),
     /// It may be executed but not read, so its kind is unknown.
     Unreadable(PathBuf),
@@ -281,7 +281,7 @@ fn refuse_privileged(path: &Path) -> Result<(), ProgramError> {
 /// The kernel follows four interpreters and then returns ELOOP (execve(2)); each env(1) in between adds one.
 const MAX_INTERPRETERS: usize = 8;
 
-/// Shells and launchers: programs that start others.
+/// Starters: shells and other programs that start others.
 const STARTERS: &[&[u8]] = &[
     b"sh",
     b"bash",

@@ -25,7 +25,7 @@ mod subject_hash;
 mod tests;
 pub(crate) mod validity;
 
-pub use constraints::{ParsePermittedError, Permitted};
+pub use constraints::{ParseSubtreeError, Subtree};
 pub use error::{AuthorityDefect, CaError};
 pub use facts::CertificateFacts;
 pub use options::AuthorityOptions;

@@ -114,8 +114,8 @@ impl Host {
     #[must_use]
     pub fn is_same_as(&self, other: &Self) -> bool {
         self == other
-            || self.is_localhost() && other.is_loopback()
-            || self.is_loopback() && other.is_localhost()
+            || self.is_localhost() && other.is_localhost_address()
+            || self.is_localhost_address() && other.is_localhost()
     }
 
     /// Whether it is the name `localhost`.
@@ -124,8 +124,8 @@ impl Host {
     }
 
     /// Whether it is one of the addresses of `localhost`.
-    pub fn is_loopback(&self) -> bool {
-        self.as_ip().is_some_and(|ip| LOOPBACK.contains(&ip))
+    pub fn is_localhost_address(&self) -> bool {
+        self.as_ip().is_some_and(|ip| LOCALHOST.contains(&ip))
     }
 
     /// The name that a TLS client requests, and verifies in the certificate.
@@ -197,9 +197,18 @@ impl HostPort {
         }
     }
 
-    /// The form of Host and `:authority`: with the port, unless the scheme implies it.
-    pub(crate) fn to_authority(&self, tls: bool) -> String {
-        write_authority(self, if tls { "https" } else { "http" })
+    /// The form of Host and `:authority`: with the port, unless the scheme implies it. An empty scheme implies no port.
+    pub(crate) fn to_authority(&self, scheme: &str) -> String {
+        let mut text = self.to_string();
+        let implied = match scheme {
+            "https" => ":443",
+            "http" => ":80",
+            _ => return text,
+        };
+        if text.ends_with(implied) {
+            text.truncate(text.len() - implied.len());
+        }
+        text
     }
 }
 
@@ -226,20 +235,6 @@ impl fmt::Debug for HostPort {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
-}
-
-/// Host and port as text, without the port that the scheme implies. An empty scheme implies no port.
-pub(crate) fn write_authority(to: &HostPort, scheme: &str) -> String {
-    let mut text = to.to_string();
-    let implied = match scheme {
-        "https" => ":443",
-        "http" => ":80",
-        _ => return text,
-    };
-    if text.ends_with(implied) {
-        text.truncate(text.len() - implied.len());
-    }
-    text
 }
 
 fn split(text: &str) -> Result<(Host, Option<u16>), ParseHostError> {
@@ -311,7 +306,7 @@ fn ends_in_a_number(lower: &str) -> bool {
 }
 
 /// The addresses of `localhost`.
-pub const LOOPBACK: [IpAddr; 2] = [
+pub const LOCALHOST: [IpAddr; 2] = [
     IpAddr::V4(Ipv4Addr::LOCALHOST),
     IpAddr::V6(Ipv6Addr::LOCALHOST),
 ];

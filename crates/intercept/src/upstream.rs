@@ -114,7 +114,7 @@ impl Upstream {
 
     /// Decides on a destination that is an address. A name is not decided on, as its addresses are not known yet.
     pub(crate) fn admit_address(&self, to: &HostPort) -> Result<(), UpstreamError> {
-        self.dialer.admit_unresolved(Requested::plain(to))
+        self.dialer.admit_address(Requested::plain(to))
     }
 
     /// The client side after a reload. It shares the connection cap, and does not reuse the connections of this one.

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
 use humantime::format_rfc3339_seconds;
-use peername_intercept::ca::{Authority, AuthorityOptions, CaError, CertificateFacts, Permitted};
+use peername_intercept::ca::{Authority, AuthorityOptions, CaError, CertificateFacts, Subtree};
 use serde::Serialize;
 
 pub(crate) mod ca_dir;
@@ -79,7 +79,7 @@ struct NewAuthority {
     /// Restrict the authority to this host name and all names below it, or to this network; may be repeated
     /// [default: all hosts]
     #[arg(long, value_name = "NAME|CIDR")]
-    permit: Vec<Permitted>,
+    permit: Vec<Subtree>,
 }
 
 /// Performs the action.

@@ -137,7 +137,7 @@ impl DescriptorStore for HolderConnection {
 
     fn next_event(&mut self) -> StoreEvent {
         match receive(&self.0) {
-            Ok(Some(message)) if message.text == TAKE_OVER => StoreEvent::TakenOver,
+            Ok(Some(message)) if message.text == HAND_OVER => StoreEvent::TakenOver,
             _ => StoreEvent::Ended,
         }
     }
@@ -283,7 +283,7 @@ impl Holder {
         };
         match &self.agent {
             Some(agent) => {
-                let _ = send(agent, TAKE_OVER, None);
+                let _ = send(agent, HAND_OVER, None);
                 self.next = Some(connection);
             }
             None => self.attach(connection),
@@ -424,7 +424,7 @@ const END: &str = "end";
 /// To the holder: another holder has taken over.
 const RETIRE: &str = "retire";
 /// To the agent: another agent waits.
-const TAKE_OVER: &str = "take over";
+const HAND_OVER: &str = "hand over";
 /// The maximum size of a message in bytes.
 const MAX_MESSAGE: usize = 64;
 /// The time in which an agent's predecessor must end.

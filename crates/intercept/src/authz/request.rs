@@ -7,7 +7,7 @@ use http::{HeaderMap, HeaderValue, Method, Version};
 
 use super::cache::CacheKey;
 use super::config::sent_headers::SentHeaders;
-use crate::host::{HostPort, write_authority};
+use crate::host::HostPort;
 use crate::request::buffered_body::BodyPrefix;
 use crate::request::kind::RequestKind;
 use crate::request::trace_context::{TraceContext, is_trace_header};
@@ -114,6 +114,6 @@ impl AuthzRequest<'_> {
 
     /// The destination as a Host header has it: with the port only if the scheme does not imply it.
     pub(crate) fn host(&self) -> String {
-        write_authority(self.to, self.scheme)
+        self.to.to_authority(self.scheme)
     }
 }

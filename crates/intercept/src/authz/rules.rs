@@ -208,7 +208,7 @@ impl AccessRules {
         // looked up, so the port is suggested.
         let is_plain_name =
             to.port == 80 && to.host.as_ip().is_none() && self.allowing_rules(to).next().is_none();
-        let host = if (is_limited_to_ports || is_plain_name) && !to.host.is_loopback() {
+        let host = if (is_limited_to_ports || is_plain_name) && !to.host.is_localhost_address() {
             rule_with_port(to)
         } else {
             rule_for(to)
@@ -307,7 +307,7 @@ impl DeniedBy<'_> {
 pub fn rule_for(to: &HostPort) -> String {
     match to.port {
         // `localhost` includes 127.0.0.1 and ::1: the server may listen on either.
-        port if to.host.is_loopback() => format!("localhost:{port}"),
+        port if to.host.is_localhost_address() => format!("localhost:{port}"),
         80 | 443 => {
             let host = to.host.to_string();
             // The end of an IPv6 address could be read as a port.

@@ -11,9 +11,9 @@ use x509_parser::extensions::GeneralName;
 use super::error::AuthorityDefect;
 use crate::host::Host;
 
-/// Hosts for which an authority may issue certificates.
+/// Hosts that an authority is permitted to issue certificates for, or that are excluded: a GeneralSubtree of RFC 5280.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Permitted {
+pub enum Subtree {
     /// A name and all below it.
     Name(String),
     /// Addresses.
@@ -22,7 +22,7 @@ pub enum Permitted {
 
 /// Why a text is neither a name nor a network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum ParsePermittedError {
+pub enum ParseSubtreeError {
     /// The syntax is wrong.
     #[error("use a name (example.com, for all below it too) or a network (192.0.2.0/24)")]
     Form,
@@ -31,18 +31,18 @@ pub enum ParsePermittedError {
     HostBits(ParseNetworkError),
 }
 
-impl FromStr for Permitted {
-    type Err = ParsePermittedError;
+impl FromStr for Subtree {
+    type Err = ParseSubtreeError;
 
-    fn from_str(text: &str) -> Result<Self, ParsePermittedError> {
+    fn from_str(text: &str) -> Result<Self, ParseSubtreeError> {
         match peername_proto::parse_network(text) {
             Ok(network) => return Ok(Self::Network(network)),
             Err(error @ ParseNetworkError::HostBits { .. }) => {
-                return Err(ParsePermittedError::HostBits(error));
+                return Err(ParseSubtreeError::HostBits(error));
             }
             Err(ParseNetworkError::Form) => {}
         }
-        let host = Host::parse(text).map_err(|_| ParsePermittedError::Form)?;
+        let host = Host::parse(text).map_err(|_| ParseSubtreeError::Form)?;
         Ok(match host.as_ip() {
             Some(ip) => Self::Network(ip.into()),
             None => Self::Name(host.to_string()),
@@ -51,7 +51,7 @@ impl FromStr for Permitted {
 }
 
 /// In the form of the option.
-impl std::fmt::Display for Permitted {
+impl std::fmt::Display for Subtree {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Name(name) => f.write_str(name),
@@ -64,8 +64,8 @@ impl std::fmt::Display for Permitted {
 /// kind.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Constraints {
-    permitted: Vec<Permitted>,
-    excluded: Vec<Permitted>,
+    permitted: Vec<Subtree>,
+    excluded: Vec<Subtree>,
 }
 
 impl Constraints {
@@ -74,7 +74,7 @@ impl Constraints {
     /// A kind (names, addresses) without constraints would be unrestricted. So all addresses are excluded if there are only
     /// names. If there are only networks, a name that can't exist is permitted: to exclude all names, the certificate would
     /// need the empty name, and Java refuses a certificate with an empty name.
-    pub(super) fn permit_only(permitted: &[Permitted]) -> Self {
+    pub(super) fn permit_only(permitted: &[Subtree]) -> Self {
         let mut constraints = Self {
             permitted: permitted.to_vec(),
             excluded: Vec::new(),
@@ -82,15 +82,15 @@ impl Constraints {
         if permitted.is_empty() {
             return constraints;
         }
-        let is_name = |host: &Permitted| matches!(host, Permitted::Name(_));
+        let is_name = |host: &Subtree| matches!(host, Subtree::Name(_));
         if !permitted.iter().any(is_name) {
             constraints
                 .permitted
-                .push(Permitted::Name(NONEXISTENT_NAME.to_owned()));
+                .push(Subtree::Name(NONEXISTENT_NAME.to_owned()));
         }
         if permitted.iter().all(is_name) {
             let all = [IpNet::V4(Ipv4Net::default()), IpNet::V6(Ipv6Net::default())];
-            constraints.excluded.extend(all.map(Permitted::Network));
+            constraints.excluded.extend(all.map(Subtree::Network));
         }
         constraints
     }
@@ -101,8 +101,8 @@ impl Constraints {
     /// Constraints of another program's certificate have no such hosts. To learn whether peername made them, the caller compares
     /// them with what `permit_only` makes of the result. A user's own `invalid` is left out, too, so that constraints with it
     /// are not recognized.
-    pub(super) fn permitted_hosts(&self) -> Vec<Permitted> {
-        let nonexistent = Permitted::Name(NONEXISTENT_NAME.to_owned());
+    pub(super) fn permitted_hosts(&self) -> Vec<Subtree> {
+        let nonexistent = Subtree::Name(NONEXISTENT_NAME.to_owned());
         self.permitted
             .iter()
             .filter(|host| **host != nonexistent)
@@ -128,7 +128,7 @@ impl Constraints {
     }
 
     pub(super) fn to_rcgen(&self) -> Option<NameConstraints> {
-        let to_subtrees = |hosts: &[Permitted]| hosts.iter().map(Permitted::to_subtree).collect();
+        let to_subtrees = |hosts: &[Subtree]| hosts.iter().map(Subtree::to_rcgen).collect();
         (!self.permitted.is_empty()).then(|| NameConstraints {
             permitted_subtrees: to_subtrees(&self.permitted),
             excluded_subtrees: to_subtrees(&self.excluded),
@@ -136,7 +136,7 @@ impl Constraints {
     }
 
     pub(super) fn permits(&self, host: &Host) -> bool {
-        let covers = |constraint: &Permitted| constraint.covers(host);
+        let covers = |constraint: &Subtree| constraint.covers(host);
         if self.excluded.iter().any(covers) {
             return false;
         }
@@ -148,7 +148,7 @@ impl Constraints {
     }
 }
 
-impl Permitted {
+impl Subtree {
     /// Whether it constrains the kind of this host: names or addresses.
     fn is_of_kind(&self, host: &Host) -> bool {
         matches!(self, Self::Network(_)) == host.as_ip().is_some()
@@ -162,7 +162,7 @@ impl Permitted {
         }
     }
 
-    fn to_subtree(&self) -> GeneralSubtree {
+    fn to_rcgen(&self) -> GeneralSubtree {
         match self {
             Self::Name(name) => GeneralSubtree::DnsName(name.clone()),
             Self::Network(network) => GeneralSubtree::IpAddress(CidrSubnet::from_addr_prefix(
@@ -183,12 +183,10 @@ fn is_below(name: &str, base: &str) -> bool {
 }
 
 /// `None` if the subtree does not constrain hosts; `Some(None)` if it constrains them in an unknown form.
-fn parse_subtree(
-    subtree: &x509_parser::extensions::GeneralSubtree<'_>,
-) -> Option<Option<Permitted>> {
+fn parse_subtree(subtree: &x509_parser::extensions::GeneralSubtree<'_>) -> Option<Option<Subtree>> {
     match &subtree.base {
-        GeneralName::DNSName(name) => Some(Some(Permitted::Name(name.to_ascii_lowercase()))),
-        GeneralName::IPAddress(bytes) => Some(parse_network(bytes).map(Permitted::Network)),
+        GeneralName::DNSName(name) => Some(Some(Subtree::Name(name.to_ascii_lowercase()))),
+        GeneralName::IPAddress(bytes) => Some(parse_network(bytes).map(Subtree::Network)),
         GeneralName::Invalid(..) => Some(None),
         _ => None,
     }

@@ -8,7 +8,7 @@ use x509_parser::extensions::ParsedExtension;
 use x509_parser::parse_x509_certificate;
 use x509_parser::time::ASN1Time;
 
-use super::constraints::{Constraints, Permitted};
+use super::constraints::{Constraints, Subtree};
 use super::error::AuthorityDefect;
 use super::options::AuthorityOptions;
 use super::validity::DAY;
@@ -68,7 +68,7 @@ impl CertificateFacts {
 
     /// The hosts for which the authority may issue certificates; all if empty.
     #[must_use]
-    pub fn permitted(&self) -> Vec<Permitted> {
+    pub fn permitted(&self) -> Vec<Subtree> {
         self.constraints.permitted_hosts()
     }
 

@@ -1,6 +1,6 @@
 //! The options of a new authority.
 
-use super::constraints::Permitted;
+use super::constraints::Subtree;
 
 /// The options of a new authority.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -11,5 +11,5 @@ pub struct AuthorityOptions {
     pub days: u16,
     /// The hosts for which the authority may issue certificates, as critical name constraints: clients accept it for no other
     /// hosts, even if its key is stolen. All hosts if empty.
-    pub permitted: Vec<Permitted>,
+    pub permitted: Vec<Subtree>,
 }

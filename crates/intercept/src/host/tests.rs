@@ -1,6 +1,6 @@
 use proptest::prelude::*;
 
-use super::{Host, HostPort, ParseHostError, write_authority};
+use super::{Host, HostPort, ParseHostError};
 
 #[test]
 fn one_spelling_for_each_host() {
@@ -61,7 +61,7 @@ fn an_authority_has_the_port_that_its_scheme_does_not_imply() {
         ("a.test:443", "", "a.test:443"),
     ] {
         let to = HostPort::parse(to).unwrap();
-        assert_eq!(write_authority(&to, scheme), authority);
+        assert_eq!(to.to_authority(scheme), authority);
     }
 }
 

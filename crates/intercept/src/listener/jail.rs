@@ -124,7 +124,7 @@ impl JailListener {
 
 /// The name of a refused destination in reports and remedies: both addresses of the loopback are `localhost`.
 fn name_localhost(to: HostPort) -> HostPort {
-    if to.host.is_loopback() {
+    if to.host.is_localhost_address() {
         to.at_localhost()
     } else {
         to

@@ -122,7 +122,7 @@ impl DestinationDenied {
         may_suggest_rule: bool,
     ) -> Option<Remedy> {
         let is_address = to.host.as_ip().is_some();
-        let is_localhost = to.host.is_loopback() || to.host.is_localhost();
+        let is_localhost = to.host.is_localhost_address() || to.host.is_localhost();
         match self {
             Self::OwnListener | Self::NotAServer => None,
             // `localhost` includes both loopback addresses: a server may listen on one only.
@@ -189,13 +189,13 @@ impl Destinations {
     /// Whether a request for one loopback address, which leads to `ip`, may go to the other loopback address, too.
     pub(crate) fn may_try_both_loopbacks(&self, to: &HostPort, ip: IpAddr) -> bool {
         ip.is_loopback()
-            && to.host.is_loopback()
+            && to.host.is_localhost_address()
             && (self.treats_loopback_as_one || self.opens_localhost(to))
     }
 
     /// Whether this is a loopback address, and a rule opens `localhost` at this port.
     fn opens_localhost(&self, to: &HostPort) -> bool {
-        to.host.is_loopback() && self.naming(&to.at_localhost()).names_host
+        to.host.is_localhost_address() && self.naming(&to.at_localhost()).names_host
     }
 
     /// How exactly the rules name a destination.

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use peername_observe::shell::command_line;
 
-use crate::host::LOOPBACK;
+use crate::host::LOCALHOST;
 
 /// The option that would allow a denied request, displayed as on a command line.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -58,7 +58,7 @@ impl Remedy {
         match self {
             Self::Allow(value) | Self::AllowTcp(value) => vec![value.clone()],
             Self::AllowDestination(addr) => vec![addr.to_string()],
-            Self::AllowLoopback(port) => LOOPBACK
+            Self::AllowLoopback(port) => LOCALHOST
                 .map(|ip| SocketAddr::new(ip, *port).to_string())
                 .to_vec(),
             Self::Port(port) => vec![port.to_string()],

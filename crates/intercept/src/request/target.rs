@@ -71,7 +71,7 @@ impl RequestTarget {
     pub(crate) fn plain(to: HostPort) -> Self {
         Self {
             host: to.host.to_string().into(),
-            authority: to.to_authority(false).into(),
+            authority: to.to_authority("http").into(),
             to,
             is_tls: false,
             original_dst: None,
@@ -98,7 +98,7 @@ impl RequestTarget {
     pub(crate) fn encrypted(to: HostPort) -> Self {
         Self {
             is_tls: true,
-            authority: to.to_authority(true).into(),
+            authority: to.to_authority("https").into(),
             ..Self::plain(to)
         }
     }

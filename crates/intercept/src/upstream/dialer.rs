@@ -30,7 +30,7 @@ use super::trust::tls_diagnosis::{self, Incompatibility};
 use super::upstream_proxy::UpstreamProxy;
 use crate::audit::{UpstreamFields, tls_version};
 use crate::authz::{Allowed, AllowedTunnel};
-use crate::host::{HostPort, LOOPBACK};
+use crate::host::{HostPort, LOCALHOST};
 use crate::policy::destination::Requested;
 use crate::request::target::RequestTarget;
 use crate::stream::corked::CorkedStream;
@@ -197,7 +197,7 @@ impl Dialer {
         let Some(proxy) = &self.config.proxy else {
             return self.connect_to_origin(requested, key, client).await;
         };
-        self.admit_unresolved(requested)?;
+        self.admit_address(requested)?;
         let (socket, addr) = self.connect_to_proxy(proxy, client).await?;
         if !key.tls {
             return Ok((socket, addr));
@@ -348,7 +348,7 @@ impl Dialer {
     }
 
     /// Decides on a destination that is an address. The upstream proxy resolves names, so these are not decided on.
-    pub(super) fn admit_unresolved(&self, requested: Requested<'_>) -> Result<(), UpstreamError> {
+    pub(super) fn admit_address(&self, requested: Requested<'_>) -> Result<(), UpstreamError> {
         let Some(ip) = requested.to.host.as_ip() else {
             return Ok(());
         };
@@ -362,7 +362,7 @@ impl Dialer {
 
 /// The loopback addresses, this one first.
 fn with_other_loopback(ip: IpAddr) -> Vec<IpAddr> {
-    let others = LOOPBACK.into_iter().filter(|other| *other != ip);
+    let others = LOCALHOST.into_iter().filter(|other| *other != ip);
     std::iter::once(ip).chain(others).collect()
 }
 

@@ -24,10 +24,11 @@ pub(super) fn adapt_to_connection<B: Body>(
     form: RequestForm,
 ) {
     let path = request.uri().path_and_query().cloned();
-    let authority = key.to.to_authority(key.tls);
+    let scheme = if key.tls { Scheme::HTTPS } else { Scheme::HTTP };
+    let authority = key.to.to_authority(scheme.as_str());
     let mut parts = Parts::default();
     if form.http2 || form.absolute {
-        parts.scheme = Some(if key.tls { Scheme::HTTPS } else { Scheme::HTTP });
+        parts.scheme = Some(scheme);
         parts.authority = Authority::try_from(authority.as_str()).ok();
     }
     parts.path_and_query = path.or_else(|| Some(PathAndQuery::from_static("/")));

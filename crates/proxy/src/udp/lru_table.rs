@@ -21,7 +21,7 @@ use queue::{Links, Queue};
 #[derive(Debug)]
 pub(crate) struct LruTable<K, T> {
     limits: TableLimits,
-    ids: HashMap<K, u32>,
+    slots_by_key: HashMap<K, u32>,
     slots: Vec<Slot<K, T>>,
     free: Vec<u32>,
     all: Queues,
@@ -117,7 +117,7 @@ impl<K: Copy + Eq + Hash, T> LruTable<K, T> {
     pub(crate) fn new(limits: TableLimits) -> Self {
         Self {
             limits,
-            ids: HashMap::new(),
+            slots_by_key: HashMap::new(),
             slots: Vec::new(),
             free: Vec::new(),
             all: Queues::default(),
@@ -128,11 +128,11 @@ impl<K: Copy + Eq + Hash, T> LruTable<K, T> {
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.ids.len()
+        self.slots_by_key.len()
     }
 
     pub(crate) fn find(&self, key: &K) -> Option<EntryId> {
-        self.id_of(*self.ids.get(key)?)
+        self.id_of(*self.slots_by_key.get(key)?)
     }
 
     fn id_of(&self, slot: u32) -> Option<EntryId> {
@@ -258,7 +258,7 @@ impl<K: Copy + Eq + Hash, T> LruTable<K, T> {
             slot,
             generation: free.generation,
         };
-        self.ids.insert(key, slot);
+        self.slots_by_key.insert(key, slot);
         self.balancers.entry(balancer).or_default().entries += 1;
         self.enqueue(slot);
         id
@@ -340,7 +340,7 @@ impl<K: Copy + Eq + Hash, T> LruTable<K, T> {
         let entry = freed.entry.take()?;
         freed.generation = freed.generation.wrapping_add(1);
         self.free.push(slot);
-        self.ids.remove(&entry.key);
+        self.slots_by_key.remove(&entry.key);
         if let Some(balancer) = self.balancers.get_mut(&entry.balancer) {
             balancer.entries -= 1;
             if balancer.entries == 0 {

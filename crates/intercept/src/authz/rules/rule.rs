@@ -248,7 +248,7 @@ impl Rule {
     fn matches_host(&self, pattern: &HostPattern, host: &Host) -> bool {
         match (self.action, pattern, host.as_ip()) {
             (Action::Allow, HostPattern::Host(allowed), Some(_)) if allowed.is_localhost() => {
-                host.is_loopback()
+                host.is_localhost_address()
             }
             (Action::Deny, HostPattern::Host(denied), _) if denied.is_same_as(host) => true,
             (Action::Deny, _, Some(ip)) => meanings(ip).any(|ip| pattern.includes(&ip.into())),

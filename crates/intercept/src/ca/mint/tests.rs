@@ -14,7 +14,7 @@ use super::config::MintConfig;
 use super::error::MintError;
 use super::mint_limiter::MintLimiter;
 use super::{Mint, in_memory};
-use crate::ca::{Authority, AuthorityOptions, Permitted};
+use crate::ca::{Authority, AuthorityOptions, Subtree};
 use crate::host::Host;
 
 #[test]
@@ -143,7 +143,7 @@ fn a_client_without_ecdsa_gets_rsa_of_one_key() {
 
 #[test]
 fn a_name_that_clients_would_refuse_is_an_error() {
-    let permitted = vec!["example.com".parse::<Permitted>().expect("a name")];
+    let permitted = vec!["example.com".parse::<Subtree>().expect("a name")];
     let mint = Mint::new(authority(permitted), 10).expect("a mint");
     block_on(mint.server_config(&host("a.example.com"), ECDSA, &[])).expect("within");
     for outside in ["example.org", "192.0.2.1"] {
@@ -272,7 +272,7 @@ fn mint(config: MintConfig) -> Mint {
     Mint::with_config(authority(Vec::new()), config).expect("a mint")
 }
 
-fn authority(permitted: Vec<Permitted>) -> Authority {
+fn authority(permitted: Vec<Subtree>) -> Authority {
     Authority::ephemeral(&AuthorityOptions {
         common_name: "peername test".to_owned(),
         days: 365,

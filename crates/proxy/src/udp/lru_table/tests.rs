@@ -208,7 +208,7 @@ fn table_evicts_as_a_plain_list_does() {
                 is_answered: false,
             });
         }
-        let mut keys: Vec<u32> = fixture.table.ids.keys().copied().collect();
+        let mut keys: Vec<u32> = fixture.table.slots_by_key.keys().copied().collect();
         let mut expected: Vec<u32> = list.iter().map(|entry| entry.key).collect();
         keys.sort_unstable();
         expected.sort_unstable();

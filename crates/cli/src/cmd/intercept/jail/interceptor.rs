@@ -27,7 +27,7 @@ use peername_intercept::authz::{AccessRules, Approver, CheckConfig, CheckService
 use peername_intercept::ca::Authority;
 use peername_intercept::denials::Denials;
 use peername_intercept::failures::Failures;
-use peername_intercept::host::{HostPort, LOOPBACK};
+use peername_intercept::host::{HostPort, LOCALHOST};
 use peername_intercept::listener::jail::JailListener;
 use peername_intercept::listener::jail::names::range::NameRanges;
 use peername_intercept::listener::jail::names::server::{serve_tcp, serve_udp};
@@ -365,7 +365,7 @@ impl Inherited {
 
 /// Whether the destination policy opens this port of loopback, to requests for the address or for `localhost`.
 fn opens_loopback(destinations: &Destinations, port: u16) -> bool {
-    LOOPBACK.into_iter().any(|ip| {
+    LOCALHOST.into_iter().any(|ip| {
         let addr = SocketAddr::new(ip, port);
         let by_address = HostPort::from(addr);
         [by_address.at_localhost(), by_address]

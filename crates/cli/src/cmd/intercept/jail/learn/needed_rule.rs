@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, UdpSocket};
 
 use peername_intercept::authz::{AccessRules, rule_for, rule_with_port};
-use peername_intercept::host::{HostPort, LOOPBACK};
+use peername_intercept::host::{HostPort, LOCALHOST};
 use peername_proto::{Special, meanings, special};
 use peername_server::destination_list::DestinationList;
 
@@ -35,7 +35,7 @@ impl LearningNetwork {
             return NeededRule {
                 text: format!("localhost:{}", to.port),
                 names_port: true,
-                opens_refused: !LOOPBACK.into_iter().any(|ip| self.is_open(to, ip)),
+                opens_refused: !LOCALHOST.into_iter().any(|ip| self.is_open(to, ip)),
             };
         }
         let opens_refused = to
@@ -105,7 +105,7 @@ fn can_bind(ip: IpAddr) -> bool {
 }
 
 fn is_localhost(to: &HostPort) -> bool {
-    to.host.is_loopback() || to.host.is_localhost()
+    to.host.is_localhost_address() || to.host.is_localhost()
 }
 
 /// The ports that every jail opens.
