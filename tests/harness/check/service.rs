@@ -10,6 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use serde_json::Value;
+use tempfile::{TempDir, tempdir};
 
 use super::wait_for;
 
@@ -108,7 +109,7 @@ pub(crate) struct Opa {
     child: Child,
     pub(crate) address: SocketAddr,
     decisions: PathBuf,
-    directory: Directory,
+    directory: TempDir,
 }
 
 impl Opa {
@@ -130,9 +131,9 @@ impl Opa {
 
     /// Starts OPA with this `--addr`, an address or a URL such as `unix://PATH`; does not wait until it listens.
     pub(crate) fn start_on(address: &str, policy: &str, options: &[&str]) -> Self {
-        let directory = Directory::new();
-        let file = directory.0.join("policy.rego");
-        let decisions = directory.0.join("log");
+        let directory = tempdir().expect("create a directory");
+        let file = directory.path().join("policy.rego");
+        let decisions = directory.path().join("log");
         std::fs::write(&file, policy).expect("write the policy");
         let log = std::fs::File::create(&decisions).expect("create the log");
         let child = spawn(
@@ -160,7 +161,7 @@ impl Opa {
 
     /// The file of its policy.
     pub(crate) fn policy(&self) -> PathBuf {
-        self.directory.0.join("policy.rego")
+        self.directory.path().join("policy.rego")
     }
 
     /// Waits for a decision in the log, and returns the input of the latest one.
@@ -190,28 +191,6 @@ impl Drop for Opa {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-    }
-}
-
-/// A temporary directory, removed when dropped.
-struct Directory(PathBuf);
-
-impl Directory {
-    fn new() -> Self {
-        let name = format!(
-            "peername-check-{}-{:?}",
-            std::process::id(),
-            thread::current().id()
-        );
-        let path = std::env::temp_dir().join(name);
-        std::fs::create_dir_all(&path).expect("create a directory");
-        Self(path)
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 

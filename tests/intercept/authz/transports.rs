@@ -153,11 +153,7 @@ fn next_service_is_asked_where_one_can_not_be_reached() {
     let (first, second) = (v4([127, 0, 0, 1], 9191), v4([127, 0, 0, 1], 9192));
     let host = &stage.lab.balancer;
     let first_opa = start_named_opa(host, first, "first");
-    let second_opa = std::thread::scope(|scope| {
-        // Each OPA needs a directory of its own, which is named after its thread.
-        let started = scope.spawn(|| start_named_opa(host, second, "second"));
-        started.join().expect("OPA")
-    });
+    let second_opa = start_named_opa(host, second, "second");
     let url = |address| format!("--check=opa+http://{address}/v1/data/egress/allow");
     let rig = stage.start(&[
         &url(first),
