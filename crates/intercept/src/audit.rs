@@ -25,8 +25,8 @@ use crate::request::refusal::{Refusal, RefusalKind};
 use crate::request::trace_context::{SpanContext, TraceContext};
 pub use fields::TARGET;
 use fields::escape;
-pub(crate) use fields::{ExchangeEnd, FinalDecision, OriginContact, SendProgress, UpstreamFields};
-pub(crate) use record::AuditRecord;
+pub(crate) use fields::{ExchangeEnd, FinalDecision, OriginContact};
+pub(crate) use record::{AuditRecord, UpstreamFields};
 
 impl AuditRecord {
     pub(crate) fn set_uri(&mut self, uri: &http::Uri) {

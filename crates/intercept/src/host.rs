@@ -5,7 +5,7 @@
 //! browsers and libraries interpret differently is refused.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use rustls::pki_types::{DnsName, ServerName};
@@ -51,9 +51,6 @@ pub enum ParseHostError {
     /// SNI has names only (RFC 6066, section 3).
     #[error("an address as server name indication")]
     AddressAsSni,
-    /// An IPv6 address followed by a port, without brackets: the port reads as a part of the address.
-    #[error("an IPv6 address needs brackets here: write {0}, or brackets around all of it if {port} is a part of the address", port = .0.port())]
-    Unbracketed(SocketAddrV6),
     /// `user@host`.
     #[error("a user name before the host")]
     UserInfo,

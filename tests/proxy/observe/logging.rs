@@ -8,7 +8,7 @@ use std::thread;
 use serde_json::Value;
 
 use crate::harness::addr::{FRONT_V4, LISTEN_V4, TARGET_V4, fresh_client_v4, v4};
-use crate::harness::admin::get;
+use crate::harness::admin::{get, wait_metric};
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
 use crate::harness::datagram::DatagramSocket;
@@ -39,6 +39,41 @@ fn each_connection_has_one_log_line() {
     assert_eq!(line["bytes_to_downstream"], 10);
     assert_eq!(line["outcome"], "finished");
     assert_eq!(line["fault"], "none");
+}
+
+/// An operator can log each connection for as long as it takes to find a fault.
+#[test]
+fn log_level_is_changed_over_a_unix_socket() {
+    let scratch = Scratch::new();
+    let path = scratch.path_text("admin.sock");
+    let rig = ProxyRig::new(&[&format!("--admin=unix:{path}")]);
+    let host = &rig.lab.server;
+    let put = |level: &str| {
+        get(
+            host,
+            &["--unix-socket", &path, "-X", "PUT", "-d", level],
+            "/log-level",
+        )
+    };
+    assert_eq!(put("warn"), "warn\n200");
+    let wait_audited = |change: &str| rig.proxy.wait_logged_parts(&[change, "\"uid\":0"]);
+    wait_audited("the level of the log was changed from debug to warn");
+    drop(rig.connect_client(fresh_client_v4()));
+    wait_ended(&rig, &path, 1);
+    assert!(
+        !rig.proxy.log().contains("connection ended"),
+        "{}",
+        rig.proxy.log()
+    );
+    assert!(put("loud").ends_with("400"));
+    assert_eq!(
+        get(host, &["--unix-socket", &path], "/log-level"),
+        "warn\n200"
+    );
+    assert_eq!(put("debug"), "debug\n200");
+    wait_audited("the level of the log was changed from warn to debug");
+    drop(rig.connect_client(fresh_client_v4()));
+    rig.proxy.wait_outcome("finished");
 }
 
 /// `-v 2` of go-mmproxy is `trace`: a line for each connection at its end. At the start the level is `info`.
@@ -228,6 +263,15 @@ fn bytes_from_peers_are_escaped() {
             assert_eq!(line.starts_with('{'), format == "json", "{line}");
         }
     }
+}
+
+/// Waits until `count` connections have ended as `finished`.
+#[track_caller]
+fn wait_ended(rig: &ProxyRig, path: &str, count: usize) {
+    let line = format!(
+        "peername_connections_total{{listener=\"{LISTEN_V4}\",protocol=\"tcp\",outcome=\"finished\"}} {count}"
+    );
+    wait_metric(&rig.lab.server, &["--unix-socket", path], &line);
 }
 
 const V2_SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";

@@ -1,9 +1,5 @@
 //! What the fields of the record hold.
 
-use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64};
-
-use parking_lot::Mutex;
 use peername_observe::escape::escape_into;
 
 /// How an exchange ended.
@@ -44,29 +40,6 @@ pub(crate) enum OriginContact {
     NotReached,
     /// Yes: the request was sent on a connection to the origin, with or without a response.
     Reached,
-}
-
-/// A connection to the origin.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct UpstreamFields {
-    pub(crate) addr: SocketAddr,
-    /// The protocol version of TLS; `None` without TLS.
-    pub(crate) tls: Option<&'static str>,
-}
-
-/// How far a request was sent to its origin. It is shared with the task that sends, which is dropped if the client leaves.
-#[derive(Debug, Default)]
-pub(crate) struct SendProgress {
-    /// The bytes of the body that were sent, each counted once.
-    pub(crate) bytes: AtomicU64,
-    /// Whether the client has cut the body.
-    pub(crate) is_cut: AtomicBool,
-    /// Whether the proxy waits for the client's next byte.
-    pub(crate) awaits_client: AtomicBool,
-    /// The address that was tried last, with or without a response.
-    pub(crate) tried: Mutex<Option<SocketAddr>>,
-    /// Whether a second attempt has begun.
-    pub(crate) retried: AtomicBool,
 }
 
 /// The final decision on a request, as `peername_intercept_requests_total` counts it.

@@ -9,10 +9,7 @@ use std::time::{Duration, Instant};
 use http::{StatusCode, Version};
 use peername_server::addr::PeerAddr;
 
-use super::fields::{
-    ExchangeEnd, FinalDecision, MAX_METHOD, OriginContact, SendProgress, TARGET, UpstreamFields,
-    escape,
-};
+use super::fields::{ExchangeEnd, FinalDecision, MAX_METHOD, OriginContact, TARGET, escape};
 use crate::host::HostPort;
 use crate::request::client_info::ClientInfo;
 use crate::request::id::Id;
@@ -20,6 +17,7 @@ use crate::request::refusal::RefusalKind;
 use crate::request::remedy::Remedy;
 use crate::request::target::RequestTarget;
 use crate::request::trace_context::{SpanContext, TraceId};
+use crate::upstream::request_body::SendProgress;
 
 /// The record of a request, as far as the request has come.
 #[derive(Debug)]
@@ -78,6 +76,14 @@ pub(crate) struct AuditRecord {
     pub(crate) lacks_close_notify: bool,
     pub(crate) time_to_response: Option<Duration>,
     pub(crate) end: ExchangeEnd,
+}
+
+/// A connection to the origin.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct UpstreamFields {
+    pub(crate) addr: SocketAddr,
+    /// The protocol version of TLS; `None` without TLS.
+    pub(crate) tls: Option<&'static str>,
 }
 
 /// Calls a macro with a row for each field of a record, in the order of the audit line: its outputs, the kind of its value,

@@ -3,6 +3,7 @@
 //! A tunnel that the proxy opens is decided by host and port; then each request in it is decided by its method and path, too. The
 //! requests in a tunnel that is relayed unopened are not visible, so a rule with a method or a path can't allow the tunnel.
 
+mod error;
 mod host_port_path;
 mod lookalike;
 mod methods;
@@ -15,10 +16,11 @@ use std::sync::Arc;
 use peername_proto::parse_unbracketed;
 
 use crate::host::{Host, HostPort};
+pub use error::ParseRuleError;
 use methods::Methods;
 use path::{ROOT, RequestPath, is_advisable};
+pub use rule::Rule;
 use rule::is_every_host;
-pub use rule::{ParseRuleError, Rule};
 
 /// Rules in the order in which they are tried. Without a match the request is denied.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use std::fmt::{self, Display, Formatter};
 use std::str::FromStr;
 
 use crate::authz::{AccessRules, ParseRuleError, Rule};
-use crate::host::{HostPort, ParseHostError};
+use crate::host::HostPort;
 
 /// A destination whose connections are relayed as they are: a rule with a port and nothing else, `HOST:PORT`.
 #[derive(Clone, Debug)]
@@ -26,9 +26,7 @@ impl FromStr for TunnelledDestination {
 
     fn from_str(text: &str) -> Result<Self, ParseTunnelledError> {
         let rule = Rule::allow(text).map_err(|error| match error {
-            ParseRuleError::Port(ParseHostError::Unbracketed(_)) => {
-                ParseTunnelledError::Unbracketed(error)
-            }
+            ParseRuleError::Unbracketed(_) => ParseTunnelledError::Unbracketed(error),
             _ => ParseTunnelledError::Form,
         })?;
         Self::from_rule(rule).ok_or(ParseTunnelledError::Form)

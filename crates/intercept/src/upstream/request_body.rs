@@ -1,16 +1,17 @@
 //! A request's body on its way to the origin.
 
 use std::convert::Infallible;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
+use parking_lot::Mutex;
 use tokio::sync::oneshot::{self, error::TryRecvError};
 
-use crate::audit::SendProgress;
 use crate::request::buffered_body::BufferedBody;
 use crate::request::received_body::ReceivedBodyError;
 
@@ -24,6 +25,21 @@ pub struct RequestBody {
     /// The bytes that this attempt has sent.
     sent: u64,
     tracker: Option<Tracker>,
+}
+
+/// How far a request was sent to its origin. It is shared with the task that sends, which is dropped if the client leaves.
+#[derive(Debug, Default)]
+pub(crate) struct SendProgress {
+    /// The bytes of the body that were sent, each counted once.
+    pub(crate) bytes: AtomicU64,
+    /// Whether the client has cut the body.
+    pub(crate) is_cut: AtomicBool,
+    /// Whether the proxy waits for the client's next byte.
+    pub(crate) awaits_client: AtomicBool,
+    /// The address that was tried last, with or without a response.
+    pub(crate) tried: Mutex<Option<SocketAddr>>,
+    /// Whether a second attempt has begun.
+    pub(crate) retried: AtomicBool,
 }
 
 /// The end of a body that its lease waits for, and by which it is abandoned.

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use peername_proto::parse_unbracketed;
 
+use super::error::ParseRuleError;
 use crate::host::{ParseHostError, parse_port};
 
 /// The parts of `HOST[:PORT][/PATH]`.
@@ -43,7 +44,7 @@ impl PortPattern {
 impl<'a> Parts<'a> {
     /// Parses the port, and leaves host and path as they are. Fails if the port is not valid, or if an IPv6 address without
     /// brackets may end in a port.
-    pub(super) fn split(text: &'a str) -> Result<Self, ParseHostError> {
+    pub(super) fn split(text: &'a str) -> Result<Self, ParseRuleError> {
         if let Some((host, rest)) = split_network(text) {
             let (port, path) = split_at_slash(rest);
             let port = match port {
@@ -54,7 +55,7 @@ impl<'a> Parts<'a> {
         }
         let (authority, path) = split_at_slash(text);
         if let Some(suggestion) = parse_unbracketed(authority) {
-            return Err(ParseHostError::Unbracketed(suggestion));
+            return Err(ParseRuleError::Unbracketed(suggestion));
         }
         let is_address = authority.parse::<IpAddr>().is_ok();
         let (host, port) = match authority.rsplit_once(':') {

@@ -6,11 +6,12 @@ use std::sync::Arc;
 
 use peername_proto::meanings;
 
+use super::error::ParseRuleError;
 use super::host_port_path::{Parts, PortPattern};
 use super::methods::Methods;
 use super::path::{PathPrefix, RequestPath};
-use crate::host::{Host, HostPort, ParseHostError};
-use crate::policy::host_pattern::{HostPattern, ParseHostPatternError};
+use crate::host::{Host, HostPort};
+use crate::policy::host_pattern::HostPattern;
 
 /// A rule: `allow [METHOD[,METHOD] ]HOST[:PORT][/PATH]`, or the same with `deny`.
 ///
@@ -36,67 +37,6 @@ enum Action {
     Deny,
 }
 
-/// Why a text is not a rule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ParseRuleError {
-    /// Neither `allow` nor `deny` at the beginning.
-    #[error(
-        "a rule begins with the word allow or deny, and a host follows: \"allow [METHOD[,METHOD] ]HOST[:PORT][/PATH]\""
-    )]
-    Action,
-    /// The word before the host is not a method.
-    #[error(
-        "the word before the host is not an HTTP method; write GET example.com, or GET,HEAD example.com for several"
-    )]
-    Method,
-    /// A method without a host.
-    #[error("a method needs a host: POST example.com")]
-    MethodAlone,
-    /// A colon between methods and host.
-    #[error("a space follows the methods: GET,HEAD example.com")]
-    ColonBehindMethod,
-    /// `allow` or `deny` before the rule of an option or a list.
-    #[error(
-        "leave the first word out: the option, also with @FILE, is what allows or denies; to deny a host, write --deny HOST before \
-         the list"
-    )]
-    ActionInside,
-    /// A method behind the host.
-    #[error("the method comes before the host: GET example.com")]
-    MethodBehind,
-    /// A port behind a space.
-    #[error("a port follows the host behind a colon: example.com:8080")]
-    SpaceBeforePort,
-    /// A URL.
-    #[error(
-        "a rule has no scheme: write example.com/path; a port tells HTTP from HTTPS, example.com:443"
-    )]
-    Scheme,
-    /// A user name: `git@github.com:org/repo`, `user@host:22`.
-    #[error("a rule has no user name: for ssh write github.com:22")]
-    User,
-    /// Several hosts or ports, separated by commas or a space.
-    #[error(
-        "a rule has one host and one port at most: write one rule for each, repeating --allow or --deny"
-    )]
-    Several,
-    /// The host is not valid.
-    #[error(transparent)]
-    Host(#[from] ParseHostPatternError),
-    /// The port is not valid.
-    #[error(transparent)]
-    Port(ParseHostError),
-    /// Servers may interpret the path in different ways.
-    #[error(
-        "servers disagree about what this path means; write it without query, fragment, empty segments, `.`, `..`, `;`, \
-         backslashes, and escapes of these"
-    )]
-    Path,
-    /// A path with an asterisk would match that character only.
-    #[error("a path has no wildcard: write example.com/pub, which includes what is below it")]
-    Wildcard,
-}
-
 impl Rule {
     /// Parses the rule of `--allow`.
     pub fn allow(text: &str) -> Result<Self, ParseRuleError> {
@@ -111,7 +51,7 @@ impl Rule {
     fn parse(action: Action, text: &str) -> Result<Self, ParseRuleError> {
         let (methods, destination) = split_methods(text)?;
         refuse_foreign_syntax(destination)?;
-        let Parts { host, port, path } = Parts::split(destination).map_err(ParseRuleError::Port)?;
+        let Parts { host, port, path } = Parts::split(destination)?;
         let host = match host.as_str() {
             host if is_every_host(host) => None,
             host => Some(host.parse()?),

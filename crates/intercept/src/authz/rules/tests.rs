@@ -341,7 +341,7 @@ fn ipv6_address_that_could_have_a_port_needs_brackets() {
     ] {
         let error = Rule::allow(text).unwrap_err();
         let suggestion = suggestion.parse().unwrap();
-        let expected = ParseRuleError::Port(ParseHostError::Unbracketed(suggestion));
+        let expected = ParseRuleError::Unbracketed(suggestion);
         assert_eq!(error, expected, "{text}");
     }
     for unambiguous in [

@@ -20,7 +20,7 @@ use peername_sys::udp;
 use super::Session;
 use super::offload::egress_cache::EgressCache;
 use super::role::{AdmittedDatagram, Role};
-use super::verification::{SLOTS_PER_SECOND, Verification};
+use super::verification::Verification;
 use crate::backend::Backend;
 use crate::outcome::{Failure, SessionEnd};
 use crate::telemetry::counters::{Counters, DatagramTally};
@@ -205,7 +205,8 @@ impl<R: Role> SessionTable<R> {
     /// these listeners.
     pub(crate) fn tick(&mut self, now: Instant) {
         self.role.tick(now);
-        self.verify_batch(now);
+        self.verification
+            .verify_batch(&mut self.table, &self.role, now);
         let mut end = SessionEnd::Idle;
         if self.shorten_at.is_some_and(|at| at <= now) {
             self.table.shorten_timeouts(DRAIN_QUIET);
@@ -218,28 +219,6 @@ impl<R: Role> SessionTable<R> {
         }
         self.collect_kernel_totals();
         self.report();
-    }
-
-    /// Verifies the sessions of the next few slots that have had a request since they were last verified. Called once a second.
-    /// Requests that the kernel carries don't count, because they pass no NAT rule.
-    fn verify_batch(&mut self, now: Instant) {
-        let from = self.verification.next_slot;
-        let to = from + SLOTS_PER_SECOND;
-        let used: Vec<_> = self
-            .table
-            .in_slots(from..to)
-            .filter(|session| session.value.verified_at < session.value.last_request)
-            .map(|session| session.id)
-            .collect();
-        for id in used {
-            if let Some(session) = self.table.get_mut(id) {
-                session.verified_at = now;
-                if self.role.verify_source(session).is_err() {
-                    self.verification.suspect_since = Some(now);
-                }
-            }
-        }
-        self.verification.next_slot = if to < self.table.slot_count() { to } else { 0 };
     }
 
     /// Adds this worker's counts to those of the process.
