@@ -18,6 +18,21 @@ fn wrong_values_are_answered_with_what_to_write() {
             "the address is missing, as in 127.0.0.1:4711\n",
         ),
         (
+            "jail --allow a.test 443 -- true",
+            2,
+            "the port 443 follows a space: write it after the host and a colon, as in a.test:443\n",
+        ),
+        (
+            "jail --allow=a.test 443 -- true",
+            2,
+            "the port 443 follows a space: write it after the host and a colon, as in a.test:443\n",
+        ),
+        (
+            "jail --ask 443 -- true",
+            2,
+            "\"443\" is neither an option nor after `--`: repeat the option for it, or quote it with the word before it\n",
+        ),
+        (
             "top --admin=9100",
             2,
             "the address is missing, as in 127.0.0.1:9100\n",

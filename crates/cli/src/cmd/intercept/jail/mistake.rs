@@ -25,12 +25,21 @@ fn explain_word(words: &[OsString], unknown: &str) -> Option<String> {
     let texts: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
     let at = texts.iter().position(|word| word == unknown)?;
     let before = at.checked_sub(1).and_then(|at| texts.get(at));
-    if let (Some(host), Ok(port)) = (before, unknown.parse::<u16>()) {
+    let host = before.and_then(|before| host_in(before));
+    if let (Some(host), Ok(port)) = (host, unknown.parse::<u16>()) {
         return Some(format!(
             "the port {port} follows a space: write it after the host and a colon, as in {host}:{port}"
         ));
     }
     separator::explain_missing("jail", words, unknown)
+}
+
+/// The part of a word that may be a host: all of it, or the value of an option, as in `--allow=a.test`.
+fn host_in(word: &str) -> Option<&str> {
+    if word.starts_with('-') {
+        return word.split_once('=').map(|(_, value)| value);
+    }
+    Some(word)
 }
 
 /// Explains a conflict of `--learn` with another option.
