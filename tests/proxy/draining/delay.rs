@@ -112,5 +112,5 @@ fn echo(mut stream: TcpStream) {
     });
 }
 
-/// `--drain-delay=2s`, less the time from the signal to its handling.
-const DELAY: Duration = Duration::from_millis(1990);
+/// `--drain-delay=2s`. It begins when the signal is handled, so after the signal is sent.
+const DELAY: Duration = Duration::from_secs(2);

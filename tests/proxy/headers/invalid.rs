@@ -1,5 +1,5 @@
-//! Invalid headers, by accident (another protocol, another dialect) or by intent. Each of them has crashed a proxy, or has
-//! been accepted as a client's address.
+//! Invalid headers, by accident (another protocol, another dialect) or by intent: the TCP streams that the conformance corpus
+//! rejects, and some that it lacks.
 
 use serde_json::Value;
 
@@ -11,7 +11,7 @@ pub(super) struct InvalidHeader {
     pub(super) bytes: Vec<u8>,
 }
 
-/// The TCP streams that the conformance corpus rejects, and further ones that it lacks.
+/// All invalid headers.
 pub(super) fn headers() -> Vec<InvalidHeader> {
     let mut headers: Vec<InvalidHeader> = CORPUS.lines().filter_map(rejected_stream).collect();
     assert!(headers.len() > 200, "{}", headers.len());

@@ -89,7 +89,8 @@ impl RecordReader {
         Ok(readers)
     }
 
-    /// Reads the record; `None` while the process replaces it.
+    /// Copies the record; `None` where there is none now: the process has not written one, is replacing it, or has exited without
+    /// one. `None` also if a signal interrupts tee(2).
     pub fn read(&self) -> Result<Option<Vec<u8>>> {
         match tee(
             &self.pipe,
