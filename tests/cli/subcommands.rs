@@ -46,6 +46,18 @@ fn forward_and_proxy_make_a_pair() {
     }
 }
 
+/// `--tlv` and `--require-tlv` take a cloud's id in the same notation.
+#[test]
+fn tlv_of_a_cloud_that_forward_sends_is_the_one_that_proxy_requires() {
+    let lab = Lab::new();
+    let server = Python::start(&lab.server);
+    let id = "aws-vpce-id=vpce-08d2bf15fac5001c9";
+    let _proxy = Peername::proxy(&lab, &[&format!("--require-tlv={id}")]);
+    let line = format!("forward --listen=203.0.113.1:80 --to={LISTEN_V4} --tlv={id}");
+    let _forward = Peername::start(&lab.balancer, &words(&line), &[FRONT_V4]);
+    assert_eq!(server.reported_client(&lab.client, FRONT_V4), CLIENT_V4);
+}
+
 /// A socket on `[::]` shows IPv4 clients as `::ffff:a.b.c.d`, which no receiver compares equal to the IPv4
 /// address.
 #[test]

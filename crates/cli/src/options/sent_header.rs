@@ -19,7 +19,7 @@ pub(crate) struct Header {
     /// The source address in the header, or `real` for the connection's own address
     #[arg(long, value_name = "ADDR:PORT", default_value = "real")]
     source: Source,
-    /// A TLV to add, its value as text or as hex:…; may be repeated (version 2)
+    /// A TLV to add, its value as text, as hex:…, or as a cloud's id (aws-vpce-id=vpce-…); may be repeated (version 2)
     #[arg(long, value_name = "TYPE=VALUE")]
     tlv: Vec<Tlv>,
     /// Add a CRC-32C checksum (version 2)

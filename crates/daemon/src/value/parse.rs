@@ -254,21 +254,20 @@ static HAS_FAILED_LOOKUP: AtomicBool = AtomicBool::new(false);
 
 /// Parses a TLV's type, by name or number: `authority`, `aws-vpce-id`, `0xEA`, `234`.
 pub fn tlv_kind(text: &str) -> Result<u8, String> {
-    Vendor::kind_from_name(text).map_or_else(|| sent_tlv_kind(text), Ok)
-}
-
-/// Parses the type of a TLV to be sent as it is: one by a vendor's name would have to be encoded in that vendor's form.
-fn sent_tlv_kind(text: &str) -> Result<u8, String> {
     let number = match text.strip_prefix("0x") {
         Some(hex) => u8::from_str_radix(hex, 16).ok(),
         None => text.parse().ok(),
     };
-    number.or_else(|| kind::from_name(text)).ok_or_else(|| {
-        "use a number (0xEA, 234) or a name: alpn, authority, unique_id, netns, …".to_owned()
-    })
+    number
+        .or_else(|| kind::from_name(text))
+        .or_else(|| Vendor::kind_from_name(text))
+        .ok_or_else(|| {
+            "use a number (0xEA, 234) or a name: alpn, authority, unique_id, netns, …".to_owned()
+        })
 }
 
-/// A TLV for a header to be sent: `TYPE=VALUE`, the value as text or as `hex:…`.
+/// A TLV for a header to be sent: `TYPE=VALUE`, the value as text or as `hex:…`. If the type is a vendor's name, text is an id in
+/// the vendor's notation, as `--require-tlv` takes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tlv {
     /// The type.
@@ -284,16 +283,15 @@ impl FromStr for Tlv {
         let (kind, value) = text
             .split_once('=')
             .ok_or("use TYPE=VALUE, such as authority=example.org")?;
-        let value = match value.strip_prefix("hex:") {
-            Some(hex) => HEXLOWER_PERMISSIVE
+        let value = match (value.strip_prefix("hex:"), Vendor::kind_from_name(kind)) {
+            (Some(hex), _) => HEXLOWER_PERMISSIVE
                 .decode(hex.as_bytes())
                 .map_err(|_| "hex: needs an even number of hex digits")?,
-            None => value.into(),
+            (None, Some(vendor)) => Vendor::encode(vendor, value)?,
+            (None, None) => value.into(),
         };
-        Ok(Self {
-            kind: sent_tlv_kind(kind)?,
-            value,
-        })
+        let kind = tlv_kind(kind)?;
+        Ok(Self { kind, value })
     }
 }
 
@@ -339,11 +337,13 @@ mod tests {
             ("unique-id=hex:00ff", 5, &[0, 255]),
             ("0xEA=hex:", 0xea, b""),
             ("234===", 234, b"=="),
+            ("aws-vpce-id=vpce-1", 0xea, b"\x01vpce-1"),
+            ("azure-linkid=258", 0xee, &[1, 2, 1, 0, 0]),
+            ("gcp-psc-id=hex:00ff", 0xe0, &[0, 255]),
         ] {
             let value = value.into();
             assert_eq!(tlv(text), Ok(Tlv { kind, value }));
         }
-        assert!(tlv("aws-vpce-id=vpce-1").is_err());
         assert_eq!(tlv_kind("aws-vpce-id"), Ok(0xea));
         for wrong in [
             "authority",
@@ -352,6 +352,8 @@ mod tests {
             "300=x",
             "1=hex:0",
             "1=hex:zz",
+            "aws-vpce-id=1",
+            "azure-linkid=x",
         ] {
             assert!(tlv(wrong).is_err(), "{wrong}");
         }
