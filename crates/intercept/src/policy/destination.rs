@@ -232,7 +232,15 @@ impl Destinations {
                     && self.own_addresses.kind_of(meaning).is_none()
                     && (requested.is_verified || naming.names_both)
             }
-            _ => false,
+            Some(
+                Special::Unspecified
+                | Special::Broadcast
+                | Special::Multicast
+                | Special::Reserved
+                | Special::Metadata
+                | Special::LinkLocal,
+            )
+            | None => false,
         }
     }
 
@@ -248,12 +256,19 @@ impl Destinations {
         if self.is_own_listener(ip, port) {
             return Err(DestinationDenied::OwnListener);
         }
-        let is_not_a_server = matches!(
-            special(ip),
+        let is_not_a_server = match special(ip) {
             Some(
-                Special::Unspecified | Special::Broadcast | Special::Multicast | Special::Reserved
+                Special::Unspecified | Special::Broadcast | Special::Multicast | Special::Reserved,
+            ) => true,
+            Some(
+                Special::Loopback
+                | Special::Metadata
+                | Special::LinkLocal
+                | Special::Private
+                | Special::NotPublic,
             )
-        );
+            | None => false,
+        };
         let is_network_or_broadcast =
             self.own_addresses.kind_of(ip) == Some(HostAddress::NetworkOrBroadcast);
         if is_not_a_server || is_network_or_broadcast || port == 0 {
