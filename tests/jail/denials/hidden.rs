@@ -40,6 +40,20 @@ fn refused_ports_are_denied_although_the_socket_drops_the_refusal() {
     }
 }
 
+/// A connection waits until a server of the program, whose accept backlog is full, accepts another one.
+#[test]
+fn connections_to_a_busy_server_of_the_program_are_no_denials() {
+    let rig = JailRig::new();
+    let program = ["/usr/bin/python3", "-c", BUSY_SERVER];
+    for user in USERS {
+        let output = rig.run_program(user, &["--fail-on-deny", "--allow=a.test"], &program);
+        let made = "made 10.1.2.3\nmade 2001:db8::7\n";
+        assert_eq!(stdout_text(&output), made, "{user:?}: {output:?}");
+        assert_eq!(denied(&output.stderr), [""; 0], "{user:?}");
+        assert_eq!(output.status.code(), Some(0), "{user:?}: {output:?}");
+    }
+}
+
 /// Each request is for a host of its own, by a direct connection or through one to a.test, which takes it for a proxy.
 #[test]
 fn malformed_requests_to_denied_hosts_are_denied() {
@@ -158,6 +172,7 @@ fn request_that_is_cut_before_its_check_is_not_known() {
     );
 }
 
+const BUSY_SERVER: &str = include_str!("busy_server.py");
 const MALFORMED_REQUESTS: &str = include_str!("malformed_requests.py");
 const MANY_CONNECTIONS: &str = include_str!("many_connections.py");
 const MANY_NAMES: &str = include_str!("many_names.py");

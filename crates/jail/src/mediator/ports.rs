@@ -15,6 +15,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 
 use peername_sys::ipc::fd_passing;
+use peername_sys::netlink::{SocketLookup, TcpLookup};
 use peername_sys::socket::raw_address;
 use peername_sys::tcp::listener;
 use peername_sys::tcp::socket_info::{current_netns_cookie, netns_cookie};
@@ -161,12 +162,16 @@ impl ListenerPorts {
         self.alternates.values().any(|&alternate| alternate == port)
     }
 
-    /// Whether the jail does not listen at this address of another host. A server of the program on all addresses may.
+    /// Whether nothing listens at this address of another host: neither the jail nor a server of the program on all addresses,
+    /// which drops a connection without an answer while its accept backlog is full.
     pub(super) fn lacks_listener(&self, address: &[u8]) -> bool {
         inet_address(address).is_some_and(|addr| {
             let port = addr.port();
             let is_jails = self.alternates.contains_key(&port) || self.is_alternate(port);
-            !is_jail_address(addr.ip()) && port != DNS_PORT && !is_jails
+            !is_jail_address(addr.ip())
+                && port != DNS_PORT
+                && !is_jails
+                && !has_program_listener(addr)
         })
     }
 
@@ -261,6 +266,14 @@ pub fn receive(channel: impl AsFd, listeners: &[(u16, OwnedFd)]) -> Result<FromM
 fn is_jail_address(ip: IpAddr) -> bool {
     let ip = ip.to_canonical();
     ip.is_loopback() || ip.is_unspecified() || JAIL_ADDRESSES.contains(&ip)
+}
+
+/// Whether a server of the program listens at this address: `false` also where the lookup fails. The mediator is in the jail's
+/// network.
+fn has_program_listener(addr: SocketAddr) -> bool {
+    let client = SocketAddr::new(addr.ip(), 0);
+    let found = SocketLookup::open().and_then(|lookup| lookup.tcp(addr, client));
+    found.is_ok_and(|found| found == TcpLookup::Listener)
 }
 
 /// The address and port of a `struct sockaddr_in` or `sockaddr_in6`; `None` of another family.
