@@ -46,10 +46,8 @@ impl NetworkNamespace {
     /// EPERM without CAP_NET_ADMIN in that namespace.
     pub fn of_socket(socket: impl AsFd) -> Result<Self> {
         // SAFETY: the command takes no argument.
-        let fd = unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), SIOCGSKNS) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error()).call("ioctl(SIOCGSKNS)");
-        }
+        let fd = checked(unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), SIOCGSKNS) })
+            .call("ioctl(SIOCGSKNS)")?;
         // SAFETY: the kernel has just made this descriptor for us alone.
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
