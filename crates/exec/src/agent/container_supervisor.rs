@@ -133,7 +133,9 @@ fn enter_network_of_first_accept(
         if call.tid == 0 {
             return Err(SupervisorError::ForeignPids);
         }
-        let network = network.map_or_else(|| NetworkNamespace::of_thread(call.tid), Ok);
+        let network = network
+            .transpose()
+            .unwrap_or_else(|| NetworkNamespace::of_thread(call.tid));
         let users = UserNamespace::of_process(call.tid);
         // If the call is over, the namespaces may be those of another thread.
         if !listener.is_pending(call.id) {

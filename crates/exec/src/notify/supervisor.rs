@@ -74,7 +74,7 @@ pub(crate) struct HandedBackCall {
     /// is in no PID namespace below this process's.
     pub(crate) denial: Option<SyscallError>,
     /// The network of the listener of an accept(2), if this process may open it.
-    pub(crate) network: Option<NetworkNamespace>,
+    pub(crate) network: Result<Option<NetworkNamespace>>,
 }
 
 /// The result of serving an accept(2).
@@ -376,7 +376,7 @@ impl Supervisor {
         calls.push(HandedBackCall {
             call: *call,
             denial: None,
-            network: listener.and_then(|listener| NetworkNamespace::of_socket(listener).ok()),
+            network: listener.map_or(Ok(None), NetworkNamespace::of_socket),
         });
         true
     }

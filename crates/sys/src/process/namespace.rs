@@ -39,17 +39,21 @@ impl NetworkNamespace {
         Ok(Self(file.call("open(/proc/TID/ns/net)")?.into()))
     }
 
-    /// Opens the namespace that a socket belongs to (SIOCGSKNS), which may be another than that of its process.
+    /// Opens the namespace that a socket belongs to (SIOCGSKNS), which may be another than that of its process. `None` without
+    /// CAP_NET_ADMIN in that namespace.
     ///
     /// # Errors
     ///
-    /// EPERM without CAP_NET_ADMIN in that namespace.
-    pub fn of_socket(socket: impl AsFd) -> Result<Self> {
+    /// EMFILE or ENFILE without a free descriptor.
+    pub fn of_socket(socket: impl AsFd) -> Result<Option<Self>> {
         // SAFETY: the command takes no argument.
-        let fd = checked(unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), SIOCGSKNS) })
-            .call("ioctl(SIOCGSKNS)")?;
-        // SAFETY: the kernel has just made this descriptor for us alone.
-        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+        let opened = checked(unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), SIOCGSKNS) });
+        match opened.call("ioctl(SIOCGSKNS)") {
+            // SAFETY: the kernel has just made this descriptor for us alone.
+            Ok(fd) => Ok(Some(Self(unsafe { OwnedFd::from_raw_fd(fd) }))),
+            Err(error) if error.is_permission() => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// Whether the calling thread is in this namespace.
@@ -319,4 +323,22 @@ const SIOCGSKNS: libc::Ioctl = 0x894c;
 
 fn write(path: &'static str, text: &str) -> Result<()> {
     fs::write(path, text).call(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+
+    use super::*;
+
+    #[test]
+    fn only_a_missing_permission_hides_the_namespace_of_a_socket() {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        if let Some(namespace) = NetworkNamespace::of_socket(&socket).unwrap() {
+            assert!(namespace.is_current().unwrap());
+        }
+        let (no_socket, _writer) = io::pipe().unwrap();
+        let error = NetworkNamespace::of_socket(&no_socket).unwrap_err();
+        assert_eq!(error.errno(), Some(libc::ENOTTY));
+    }
 }

@@ -32,7 +32,7 @@ impl Supervisor {
                 handed_back.push(HandedBackCall {
                     call: *call,
                     denial: Some(error),
-                    network: None,
+                    network: Ok(None),
                 });
                 return None;
             }
