@@ -21,7 +21,7 @@ pub(crate) fn accept(
     listener: c_int,
     flags: c_int,
 ) -> Result<(Socket, RawAddress)> {
-    let began = kernel::monotonic_time();
+    let mut began = None;
     loop {
         let (fd, address) = imports::accept4(listener, flags)?;
         debug::log("accepted connection\n");
@@ -35,11 +35,12 @@ pub(crate) fn accept(
         if let Some(accepted) = arrival.process()? {
             return Ok(accepted);
         }
-        // The next accept4(2) would wait for the whole timeout again. It still does if another process takes the connection.
+        // The next accept4(2) would wait for the whole timeout again. It still does if another process takes the connection. The
+        // timeout is counted from the first such connection, so that the others take no system call for the clock.
         if let Some(timeout) = Socket(listener).receive_timeout() {
-            let deadline = began.saturating_add(timeout);
-            let left = deadline.saturating_sub(kernel::monotonic_time()).max(0);
-            imports::wait_acceptable(listener, left)?;
+            let now = kernel::monotonic_time();
+            let deadline = began.get_or_insert(now).saturating_add(timeout);
+            imports::wait_acceptable(listener, deadline.saturating_sub(now).max(0))?;
         }
     }
 }
