@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
 use crate::harness::conn::Conn;
-use crate::harness::lab::python;
+use crate::harness::lab::{Scratch, python};
 use crate::harness::rig::exec::{
     Libc, MODES, PRELOAD, ProgramRig, ServerRig, compiled_server, v1, v2,
 };
@@ -100,8 +100,8 @@ fn so_peername_returns_the_client() {
     assert_eq!(shown, expected);
 }
 
-/// As without peername, SO_RCVTIMEO of the listener limits the wait in accept(2). Connections that are refused meanwhile do not
-/// prolong it.
+/// As without peername, SO_RCVTIMEO of the listener limits the wait in accept(2). Connections that are refused meanwhile
+/// prolong it once at most.
 #[test]
 fn accept_waits_no_longer_than_the_receive_timeout() {
     for mode in MODES {
@@ -123,6 +123,33 @@ fn accept_waits_no_longer_than_the_receive_timeout() {
     }
 }
 
+/// A header that has come is peeked at once, and no clock is read before accept(2).
+#[test]
+fn complete_header_takes_one_peek_and_no_clock() {
+    for mode in MODES {
+        let scratch = Scratch::new();
+        let script = scratch.write("deferring.py", DEFERRING);
+        let file = scratch.path_text("trace");
+        let traced = "trace=accept4,recvfrom,clock_gettime";
+        let through = ["strace", "-f", "-o", &file, "-e", traced];
+        let served = ServerRig::start(mode, &through, "/usr/bin/python3", &script, &[]);
+        let client = fresh_client_v4();
+        let conn = served.connect_and_send(&v2(client));
+        assert_eq!(conn.recv_text_to_end(), client.to_string(), "{mode}");
+        let trace = scratch.read("trace");
+        assert_eq!(trace.matches("MSG_PEEK").count(), 1, "{mode}: {trace}");
+        let calls: Vec<_> = trace.lines().collect();
+        assert!(
+            !calls.windows(2).any(|calls| {
+                calls[0].contains(" clock_gettime(") && calls[1].contains(" accept4(")
+            }),
+            "{mode}: {trace}"
+        );
+    }
+}
+
+/// Accepts a connection once its first bytes have come.
+const DEFERRING: &str = include_str!("accept_calls/deferring.py");
 /// Reads SO_PEERNAME also into a buffer that is larger than the address, which the kernel refuses.
 const BY_OPTION: &str = include_str!("accept_calls/by_option.py");
 /// Accepts with a receive timeout of a second, and prints how long each accept(2) took that failed.

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use peername_identity::{
     Counter, HeaderAddresses, HeaderCheck, Identity, NotStored, Peeked, Refusal,
-    SocketQueries as _, Step, Table, as_socket_family,
+    SocketQueries as _, Step, Table, WAKEUP_SECRET_LEN, as_socket_family,
 };
 use peername_sys::ipc::foreign_fd::ForeignFd;
 use peername_sys::socket::upstream::local_addr;
@@ -87,7 +87,7 @@ pub(crate) struct ConnectionOrigin {
 }
 
 /// Checks a connection that was just accepted by a listener that expects headers: whether its peer is trusted, and its
-/// header complete.
+/// header complete. `None` if it is one of the header waiter's wake-up connections, which have no header.
 ///
 /// `buffer` must have room for the largest header ([`peername_identity::Policy::max_header`]). Never blocks on a peer.
 pub(crate) fn peek_accepted(
@@ -96,15 +96,19 @@ pub(crate) fn peek_accepted(
     origin: ConnectionOrigin,
     judge: Option<&dyn ClientJudge>,
     buffer: &mut [u8],
-) -> PeekOutcome {
+) -> Option<PeekOutcome> {
     if origin.namespace.is_none() && socket_info::protocol(connection).is_none() {
-        return PeekOutcome::Ready(Admission {
+        return Some(PeekOutcome::Ready(Admission {
             peer: origin.peer,
             client: None,
             counter: None,
-        });
+        }));
     }
-    drive(table, connection, origin, judge, buffer)
+    let first = FirstPeek::new(table, connection, origin.peer, buffer);
+    if !matches!(first.step, Step::Store { .. }) && is_wakeup(table, connection, origin.peer) {
+        return None;
+    }
+    Some(drive(table, connection, origin, judge, buffer, first))
 }
 
 /// Peeks again at a connection with an [incomplete](PeekOutcome::Incomplete) header, or at one that the library has parked for
@@ -119,7 +123,8 @@ pub(crate) fn peek_again(
         Ok(peer) => {
             let namespace = None;
             let origin = ConnectionOrigin { peer, namespace };
-            drive(table, connection, origin, judge, buffer)
+            let first = FirstPeek::new(table, connection, peer, buffer);
+            drive(table, connection, origin, judge, buffer, first)
         }
         // The connection was reset meanwhile and has no peer address any more.
         Err(_) => {
@@ -143,6 +148,35 @@ pub(crate) fn close_with_reset(connection: impl AsFd) {
     let _ = stream::reset_on_close(connection);
 }
 
+/// Whether this is one of the header waiter's wake-up connections.
+fn is_wakeup(table: Table<'_>, connection: BorrowedFd<'_>, peer: SocketAddr) -> bool {
+    let mut received = [0; WAKEUP_SECRET_LEN];
+    let peeked = peek(connection, &mut received);
+    let local_ip = || local_addr(connection).ok().map(|local| local.ip());
+    table.settings().is_wakeup(peeked, peer, local_ip)
+}
+
+/// A check after the first peek at the connection, if it is to be peeked at.
+struct FirstPeek {
+    check: HeaderCheck,
+    step: Step,
+}
+
+impl FirstPeek {
+    fn new(
+        table: Table<'_>,
+        connection: BorrowedFd<'_>,
+        peer: SocketAddr,
+        buffer: &mut [u8],
+    ) -> Self {
+        let (check, mut step) = HeaderCheck::start(table.settings(), peer);
+        if step == Step::Peek {
+            step = check.peeked(peek(connection, buffer));
+        }
+        Self { check, step }
+    }
+}
+
 /// Drives the check until the connection is ready, incomplete or refused.
 fn drive(
     table: Table<'_>,
@@ -150,8 +184,8 @@ fn drive(
     origin: ConnectionOrigin,
     judge: Option<&dyn ClientJudge>,
     buffer: &mut [u8],
+    FirstPeek { check, mut step }: FirstPeek,
 ) -> PeekOutcome {
-    let (check, mut step) = HeaderCheck::start(table.settings(), origin.peer);
     let mut client = None;
     let peer = origin.peer;
     let denial = |header: Option<&[u8]>| {
@@ -209,7 +243,7 @@ fn drive(
 }
 
 /// Peeks at the first bytes that a connection has received.
-pub(crate) fn peek<'b>(connection: BorrowedFd<'_>, buffer: &'b mut [u8]) -> Peeked<'b> {
+fn peek<'b>(connection: BorrowedFd<'_>, buffer: &'b mut [u8]) -> Peeked<'b> {
     match stream::peek(connection, buffer) {
         Ok(0) => Peeked::Closed,
         Ok(n) => Peeked::Bytes(buffer.get(..n).unwrap_or_default()),

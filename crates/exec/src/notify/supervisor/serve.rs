@@ -4,17 +4,16 @@ use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 
-use peername_identity::{Counter, WAKEUP_SECRET_LEN};
+use peername_identity::Counter;
 use peername_sys::ipc::foreign_fd::ForeignFd;
 use peername_sys::seccomp::AddFdOutcome;
-use peername_sys::socket::upstream::local_addr;
 use peername_sys::tcp::foreign_listener::ForeignListener;
 use peername_sys::tcp::{socket_info, stream};
 use peername_sys::{Errno, NameCall, SyscallError, is_per_connection_error};
 
 use super::{ServeOutcome, Supervisor, UnservedCall};
 use crate::header_waiter::header_peek::{
-    AdmittedConnection, ConnectionOrigin, PeekOutcome, close_with_reset, peek, peek_accepted,
+    AdmittedConnection, ConnectionOrigin, PeekOutcome, close_with_reset, peek_accepted,
 };
 use crate::notify::pending_accepts::AcceptCall;
 use crate::stderr_line::try_write_line;
@@ -78,12 +77,6 @@ impl Supervisor {
         listener_copy: &ForeignListener,
     ) -> Option<AdmittedConnection> {
         let peer = peer.or_else(|| socket_info::peer_addr(&connection).ok())?;
-        let local_ip = || local_addr(&connection).ok().map(|local| local.ip());
-        let mut received = [0; WAKEUP_SECRET_LEN];
-        let peeked = peek(connection.as_fd(), &mut received);
-        if self.table.settings().is_wakeup(peeked, peer, local_ip) {
-            return None;
-        }
         let origin = ConnectionOrigin {
             peer,
             namespace: listener_copy.netns_cookie,
@@ -96,7 +89,7 @@ impl Supervisor {
             origin,
             judge,
             &mut self.buffer,
-        ) {
+        )? {
             PeekOutcome::Ready(admission) => {
                 if let Some(counter) = admission.counter {
                     self.table.settings().count(counter);
