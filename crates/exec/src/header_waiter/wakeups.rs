@@ -298,24 +298,32 @@ impl HeaderWaiter {
     }
 
     /// Refuses all connections, at the end of this process, because an exit alone would close those without unread bytes by FIN.
-    pub(crate) fn refuse_all(&mut self, reason: Counter) {
-        for listener in self.ready.keys().copied().collect::<Vec<_>>() {
-            self.refuse_ready(listener, reason);
+    /// Calls `log` before the first and after each: the table has room for few refusals that are not logged yet.
+    pub(crate) fn refuse_all(&mut self, reason: Counter, mut log: impl FnMut()) {
+        log();
+        for ready in mem::take(&mut self.ready).into_values().flatten() {
+            self.refuse_admitted(ready, reason);
+            log();
         }
         for (_, pending) in mem::take(&mut self.pending) {
             self.refuse(pending.connection, reason);
+            log();
         }
     }
 
     fn refuse_ready(&mut self, listener: ListenerAddr, reason: Counter) {
         for ready in self.ready.remove(&listener).into_iter().flatten() {
-            // A connection whose handoff has failed is counted as handed over, so it is closed without a refusal in the log,
-            // unless only an operator can remove the reason.
-            if !ready.is_counted || reason == Counter::ListenerUnreachable {
-                self.refuse(ready.admitted.connection, reason);
-            } else {
-                close_with_reset(ready.admitted.connection);
-            }
+            self.refuse_admitted(ready, reason);
+        }
+    }
+
+    fn refuse_admitted(&self, ready: ReadyConnection, reason: Counter) {
+        // A connection whose handoff has failed is counted as handed over, so it is closed without a refusal in the log, unless
+        // only an operator can remove the reason.
+        if !ready.is_counted || reason == Counter::ListenerUnreachable {
+            self.refuse(ready.admitted.connection, reason);
+        } else {
+            close_with_reset(ready.admitted.connection);
         }
     }
 }

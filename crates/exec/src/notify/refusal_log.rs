@@ -56,11 +56,16 @@ impl RefusalLog {
         let now = Instant::now();
         if self.next_deadline(settings).is_some_and(|at| at <= now) {
             self.next_read = now + READ_INTERVAL;
-            for line in self.lines(settings, now) {
-                if !write_line_if_writable(&line) {
-                    // The line may have been about a stand-in.
-                    settings.forget_stand_ins();
-                }
+            self.write_now(settings);
+        }
+    }
+
+    /// Logs the recorded refusals at once, because this process exits: the next supervisor reads only later ones.
+    pub(super) fn write_now(&mut self, settings: Settings<'_>) {
+        for line in self.lines(settings, Instant::now()) {
+            if !write_line_if_writable(&line) {
+                // The line may have been about a stand-in.
+                settings.forget_stand_ins();
             }
         }
     }

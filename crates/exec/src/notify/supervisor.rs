@@ -200,8 +200,9 @@ impl Supervisor {
                         return Ok(None);
                     }
                     EpollToken::Stop => {
-                        self.waiter.refuse_all(Counter::SupervisorStopped);
-                        self.refusals.write(self.table.settings());
+                        let settings = self.table.settings();
+                        let log = || self.refusals.write_now(settings);
+                        self.waiter.refuse_all(Counter::SupervisorStopped, log);
                         return Ok(None);
                     }
                     EpollToken::MonitorExited => {
