@@ -66,7 +66,7 @@ fn audit_lines_go_to_the_file() {
 #[test]
 fn request_of_a_process_left_behind_is_logged() {
     let rig = JailRig::new();
-    let [log, body] = ["audit.log", "body"].map(|name| rig.scratch().path_text(name));
+    let [log, body] = ["audit.log", "received"].map(|name| rig.scratch().path_text(name));
     let program = format!(
         "curl -sSN -o {body} --limit-rate 1k http://a.test/slow >/dev/null 2>&1 &
          until [ -s {body} ]; do sleep 0.05; done"
