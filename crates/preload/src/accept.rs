@@ -191,8 +191,9 @@ impl Arrival<'_> {
     fn is_wakeup(&self, peer: SocketAddr) -> bool {
         let mut received = [0; WAKEUP_SECRET_LEN];
         let peeked = self.peek(&mut received);
-        let local_ip = || self.socket.local().map(|local| local.ip());
-        self.table.settings().is_wakeup(peeked, peer, local_ip)
+        self.table
+            .settings()
+            .is_wakeup(peeked, peer, || self.socket.local().map(|local| local.ip()))
     }
 
     /// Runs the header check up to the step that decides what becomes of the connection.

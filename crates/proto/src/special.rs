@@ -28,6 +28,22 @@ pub enum Special {
     NotPublic,
 }
 
+impl Special {
+    /// Whether hosts and servers have such addresses, in a network that is not public.
+    pub fn is_private_network(self) -> bool {
+        match self {
+            Self::Private | Self::NotPublic => true,
+            Self::Unspecified
+            | Self::Loopback
+            | Self::Broadcast
+            | Self::Multicast
+            | Self::Reserved
+            | Self::Metadata
+            | Self::LinkLocal => false,
+        }
+    }
+}
+
 /// The purpose of an address; `None` for an ordinary address. Ignores embedded addresses: see [`meanings`].
 pub fn special(ip: IpAddr) -> Option<Special> {
     NETWORKS

@@ -216,16 +216,11 @@ impl Predecessor {
     /// process drains it, and would receive their datagrams, or keep the ports of their sessions.
     fn check_removed_udp(&self, plans: &[ListenPlan]) -> anyhow::Result<()> {
         let wanted: HashSet<_> = plans.iter().flat_map(|plan| &plan.udp).copied().collect();
-        let gets = |wide, narrow| {
-            let sockets = self.udp.get(&wide);
-            let first = sockets.and_then(|sockets| sockets.first());
-            gets_clients(wide, first.is_some_and(is_ipv6_only), narrow)
-        };
-        let gets_clients_of = |old: SocketAddr, new: SocketAddr| {
-            gets(new, old) || (gets(old, new) && !self.udp.contains_key(&new))
-        };
         for &old in self.udp.keys().filter(|addr| !wanted.contains(addr)) {
-            if let Some(new) = wanted.iter().find(|new| gets_clients_of(old, **new)) {
+            if let Some(new) = wanted
+                .iter()
+                .find(|new| self.shares_udp_clients(old, **new))
+            {
                 bail!(
                     "UDP at {new} would get clients of {old}, which the process that this one replaces drains: reload first, or \
                      restart"
@@ -233,6 +228,18 @@ impl Predecessor {
             }
         }
         Ok(())
+    }
+
+    /// Whether a wanted UDP listener and one that is removed get clients of one another. A wanted one that stays has its own.
+    fn shares_udp_clients(&self, removed: SocketAddr, wanted: SocketAddr) -> bool {
+        self.gets_udp_clients(wanted, removed)
+            || (self.gets_udp_clients(removed, wanted) && !self.udp.contains_key(&wanted))
+    }
+
+    fn gets_udp_clients(&self, wide: SocketAddr, narrow: SocketAddr) -> bool {
+        let sockets = self.udp.get(&wide);
+        let first = sockets.and_then(|sockets| sockets.first());
+        gets_clients(wide, first.is_some_and(is_ipv6_only), narrow)
     }
 
     /// Reports which sockets were adopted and that everything is prepared, and receives the sessions.

@@ -387,8 +387,7 @@ impl RunningUdpGroup {
     }
 
     fn is_removed(&self, wanted: &HashSet<ListenerKey>) -> bool {
-        let mut addresses = self.addresses.iter();
-        addresses.any(|&addr| !wanted.contains(&(Transport::Udp, addr)))
+        (self.addresses.iter()).any(|&addr| !wanted.contains(&(Transport::Udp, addr)))
     }
 
     /// Whether a wanted listener gets clients of this group, or the group, while it drains, would get those of an opened one. It
@@ -403,9 +402,9 @@ impl RunningUdpGroup {
             |wide, narrow| gets_clients(wide, ipv6_only.contains(&(Transport::Udp, wide)), narrow);
         self.addresses.iter().any(|&own| {
             let mut new = opened.groups.iter().flat_map(UdpGroup::addresses);
-            let mut wanted = wanted.iter();
             new.any(|new| gets(own, new))
-                || wanted.any(|&(transport, wide)| transport == Transport::Udp && gets(wide, own))
+                || (wanted.iter())
+                    .any(|&(transport, wide)| transport == Transport::Udp && gets(wide, own))
         })
     }
 

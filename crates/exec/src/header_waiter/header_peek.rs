@@ -152,8 +152,9 @@ pub(crate) fn close_with_reset(connection: impl AsFd) {
 fn is_wakeup(table: Table<'_>, connection: BorrowedFd<'_>, peer: SocketAddr) -> bool {
     let mut received = [0; WAKEUP_SECRET_LEN];
     let peeked = peek(connection, &mut received);
-    let local_ip = || local_addr(connection).ok().map(|local| local.ip());
-    table.settings().is_wakeup(peeked, peer, local_ip)
+    table.settings().is_wakeup(peeked, peer, || {
+        local_addr(connection).ok().map(|local| local.ip())
+    })
 }
 
 /// A check after the first peek at the connection, if it is to be peeked at.

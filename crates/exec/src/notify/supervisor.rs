@@ -201,8 +201,9 @@ impl Supervisor {
                     }
                     EpollToken::Stop => {
                         let settings = self.table.settings();
-                        let log = || self.refusals.write_now(settings);
-                        self.waiter.refuse_all(Counter::SupervisorStopped, log);
+                        self.waiter.refuse_all(Counter::SupervisorStopped, || {
+                            self.refusals.write_now(settings);
+                        });
                         return Ok(None);
                     }
                     EpollToken::MonitorExited => {

@@ -210,12 +210,7 @@ mod tests {
             record.set_unanswered(&refusal.with_kind(RefusalKind::RateLimit));
             denials.count(&record);
         }
-        let (listed, _) = denials.list();
-        let listed: Vec<_> = listed
-            .iter()
-            .map(|denied| denied.key.to.to_string())
-            .collect();
-        assert_eq!(listed, ["b.test:443"]);
+        assert_eq!(listed(&denials), ["b.test:443"]);
     }
 
     #[test]
@@ -231,11 +226,14 @@ mod tests {
             record.set_unanswered(&refusal);
             denials.count(&record);
         }
+        assert_eq!(listed(&denials), ["b.test:80", "localhost:81", "z.test:80"]);
+    }
+
+    fn listed(denials: &Denials) -> Vec<String> {
         let (listed, _) = denials.list();
-        let listed: Vec<_> = listed
+        listed
             .iter()
             .map(|denied| denied.key.to.to_string())
-            .collect();
-        assert_eq!(listed, ["b.test:80", "localhost:81", "z.test:80"]);
+            .collect()
     }
 }

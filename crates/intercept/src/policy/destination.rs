@@ -226,21 +226,13 @@ impl Destinations {
         }
         match special(meaning) {
             Some(Special::Loopback) => host.is_localhost(),
-            Some(Special::Private | Special::NotPublic) => {
+            Some(purpose) if purpose.is_private_network() => {
                 !host.is_localhost()
                     && requested.is_resolved
                     && self.own_addresses.kind_of(meaning).is_none()
                     && (requested.is_verified || naming.names_both)
             }
-            Some(
-                Special::Unspecified
-                | Special::Broadcast
-                | Special::Multicast
-                | Special::Reserved
-                | Special::Metadata
-                | Special::LinkLocal,
-            )
-            | None => false,
+            _ => false,
         }
     }
 

@@ -184,11 +184,7 @@ impl DestinationContext<'_> {
 
 /// Whether the address is neither restricted nor one of this host.
 fn is_ordinary(ip: IpAddr, context: DestinationContext<'_>) -> bool {
-    let is_unrestricted = matches!(
-        special(ip),
-        None | Some(Special::Private | Special::NotPublic)
-    );
-    is_unrestricted && (context.kind_of)(ip).is_none()
+    special(ip).is_none_or(Special::is_private_network) && (context.kind_of)(ip).is_none()
 }
 
 /// Limit of the proxies that a connection has passed, by the hop count of its header. A higher limit lets a loop open more

@@ -80,19 +80,7 @@ impl LearningNetwork {
 
 /// Whether the address belongs to a network that is not public, other than link-local ones and this host's loopback.
 pub(crate) fn is_private(ip: IpAddr) -> bool {
-    match special(ip) {
-        Some(Special::Private | Special::NotPublic) => true,
-        Some(
-            Special::Unspecified
-            | Special::Loopback
-            | Special::Broadcast
-            | Special::Multicast
-            | Special::Reserved
-            | Special::Metadata
-            | Special::LinkLocal,
-        )
-        | None => false,
-    }
+    special(ip).is_some_and(Special::is_private_network)
 }
 
 /// Whether requests to an address are refused unless a rule or an option names it: it is not public or this host's, or embeds
