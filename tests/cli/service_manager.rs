@@ -22,6 +22,7 @@ use crate::harness::lab::{
 use crate::harness::peername::{
     AS_NOBODY, BINARY, NO_CAPABILITIES, PROXY_ARGS, Peername, copy_executable,
 };
+use crate::harness::programs::BECOME_ACTIVATED;
 use crate::harness::rig::intercept::recv_head;
 use crate::harness::rig::proxy::{connect_client, connect_fresh_client, front_of};
 use crate::harness::rig::upgrade::UpgradeRig;
@@ -341,8 +342,5 @@ fn activate(host: &Host, scratch: &Scratch, sockets: &[&str], program: &[&str]) 
     activator.wait_printed("open");
     activator
 }
-
-/// Executes the program in its arguments with an activated TCP and UDP socket.
-const BECOME_ACTIVATED: &str = include_str!("service_manager/become_activated.py");
 
 const ACTIVATE: &str = include_str!("service_manager/activate.py");

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use peername_sys::process::pidfd;
 
-use super::faults::server_pidfd;
 use crate::harness::addr::{
     BALANCER_V4, FRONT_V4, LISTEN_V4, fresh_client_v4, fresh_client_v6, v4, v6,
 };
@@ -17,7 +16,7 @@ use crate::harness::lab::{
 };
 use crate::harness::peername::{BINARY, words};
 use crate::harness::programs::server::nginx;
-use crate::harness::rig::exec::{MODES, ProgramRig, ServerRig, pseudo_ipv4, v1, v2};
+use crate::harness::rig::exec::{MODES, ProgramRig, ServerRig, pseudo_ipv4, server_pidfd, v1, v2};
 
 /// A denied client gets a reset, whether its header comes whole or in pieces. The server logs each connection that accept(2)
 /// returns, and logs none of these.

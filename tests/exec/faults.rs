@@ -11,7 +11,6 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use peername_sys::process::pidfd::{self, PidFd};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
 
 use crate::harness::addr::{LISTEN_V4, fresh_client_v4, v4};
@@ -322,12 +321,6 @@ fn program_without_table_and_supervisor_may_not_listen() {
         "--accept=block",
     ]);
     assert_fails(&host.output(&mut command, ""), 1, &["may not listen"]);
-}
-
-/// The server itself: the first descendant of the process that made its PID namespace.
-pub(super) fn server_pidfd(process: &Process) -> PidFd {
-    let children = pidfd::descendants(process.pid());
-    PidFd::open(*children.first().expect("a server")).expect("a server")
 }
 
 pub(super) fn kill_header_waiter(served: &ServerRig) {

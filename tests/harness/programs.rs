@@ -18,3 +18,6 @@ pub(crate) fn create_self_signed(host: &Host, key: &str, certificate: &str) {
     );
     host.run("openssl", &words(&line));
 }
+
+/// Executes the program in its arguments with an activated TCP and an activated UDP socket.
+pub(crate) const BECOME_ACTIVATED: &str = include_str!("programs/become_activated.py");

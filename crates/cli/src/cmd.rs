@@ -134,8 +134,8 @@ impl Command {
     }
 }
 
-/// Whether the command line is of a command that reads its configuration again at SIGHUP.
-pub(crate) fn reloads(argv: &[OsString]) -> bool {
+/// Whether the command line is of a command that [`command::run`] runs. It handles SIGHUP, SIGUSR1 and SIGUSR2.
+pub(crate) fn is_long_running(argv: &[OsString]) -> bool {
     let names = [
         proxy::Args::NAME,
         forward::Args::NAME,

@@ -64,7 +64,7 @@ fn main() -> ExitCode {
 
 /// Runs a command line of peername's own.
 fn run(argv: &[OsString]) -> ExitCode {
-    if cmd::reloads(argv) {
+    if cmd::is_long_running(argv) {
         // Options may have names, which are resolved as they are parsed.
         Signals::defer();
     }

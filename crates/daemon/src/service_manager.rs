@@ -100,25 +100,23 @@ pub fn has_store() -> bool {
 /// Has the manager keep a descriptor under this name (FDSTORE, sd_pid_notify_with_fds(3)), until the descriptor reports
 /// EPOLLHUP or EPOLLERR, or [`drop_stored`] is called. A unit needs FileDescriptorStoreMax=, or the manager closes it.
 pub fn store(name: &str, fd: BorrowedFd<'_>) -> io::Result<()> {
-    let message = format!("FDSTORE=1\nFDNAME={name}\n");
-    retry(|| send(message.as_bytes(), Some(fd)))
+    send_patiently(&format!("FDSTORE=1\nFDNAME={name}\n"), Some(fd))
 }
 
 /// Has the manager close the descriptors of this name.
 pub fn drop_stored(name: &str) {
-    let message = format!("FDSTOREREMOVE=1\nFDNAME={name}\n");
-    let _ = retry(|| send(message.as_bytes(), None));
+    let _ = send_patiently(&format!("FDSTOREREMOVE=1\nFDNAME={name}\n"), None);
 }
 
 /// Sends a message; repeats it for a while if the manager's queue is full.
-fn retry(mut send: impl FnMut() -> io::Result<()>) -> io::Result<()> {
+fn send_patiently(message: &str, fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
     for _ in 0..TRIES {
-        match send() {
+        match send(message.as_bytes(), fd) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => thread::sleep(RETRY),
             sent => return sent,
         }
     }
-    send()
+    send(message.as_bytes(), fd)
 }
 
 fn notify(state: &[NotifyState<'_>]) {

@@ -1,8 +1,9 @@
-//! The table's settings: trusted networks, ports, policy, the secret system call arguments, and counters.
+//! The table's settings: trusted networks, ports, policy, secrets (system call arguments, wake-up connections), and counters.
 //!
 //! The launcher writes them once, before another process has the table. A container's supervisor writes them each time it
-//! starts. Otherwise only the counters, the gauges and the ports of wake-up connections change. They are in the table and not
-//! in environment variables, which any program passes on, prints and edits.
+//! starts, but keeps the secret of wake-up connections. Otherwise only the counters, the gauges, the refusal verbosity and the
+//! ports of wake-up connections change. They are in the table and not in environment variables, which any program passes on,
+//! prints and edits.
 
 use core::net::IpAddr;
 use core::sync::atomic::{AtomicU64, Ordering};

@@ -47,8 +47,8 @@ impl<'m> Settings<'m> {
         (first != 0).then_some(secret.to_be_bytes())
     }
 
-    /// Whether a connection from `peer` to `local_ip` is one of the header waiter's wake-up connections, or of an earlier
-    /// supervisor's, by its first bytes. They may be on the way: then it is one if it has the source of one.
+    /// Whether a connection from `peer` to `local_ip` is a wake-up connection of this header waiter or of an earlier
+    /// supervisor's. Its first bytes decide; as long as none have come, its source does.
     pub fn is_wakeup(
         self,
         peeked: Peeked<'_>,

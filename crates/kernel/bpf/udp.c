@@ -157,8 +157,8 @@ static __always_inline int has_flow_header(struct __sk_buff *skb, const struct d
 	return !differing;
 }
 
-/* Copies what stays constant in an entry, except the header. The copy, and what is read of the entry later, is of the
- * installation that is read first, if a lookup still finds that one afterwards. */
+/* Copies what stays constant in an entry, except the header. The number of the installation is read first: if a later lookup
+ * finds the same number, this copy, and all that was read of the entry in between, belong to that installation. */
 static __always_inline void copy_constant(struct rewrite *copy, const struct rewrite *it)
 {
 	copy->installation = it->installation;

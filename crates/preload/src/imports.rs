@@ -31,11 +31,8 @@ pub(crate) fn accept4(listener: c_int, flags: c_int) -> Result<(c_int, RawAddres
 ///
 /// EAGAIN after that time, EINTR after a signal.
 pub(crate) fn wait_acceptable(listener: c_int, nanoseconds: i64) -> Result<()> {
-    match make_cancelable(|| kernel::poll_readable(listener, nanoseconds)) {
-        Ok(true) => Ok(()),
-        Ok(false) => Err(Errno::EAGAIN),
-        Err(error) => Err(error),
-    }
+    let is_readable = make_cancelable(|| kernel::poll_readable(listener, nanoseconds))?;
+    is_readable.then_some(()).ok_or(Errno::EAGAIN)
 }
 
 /// Makes a system call in which pthread_cancel(3) takes effect.

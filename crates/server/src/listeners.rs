@@ -96,9 +96,9 @@ pub struct Listeners {
     /// Sockets of a previous process that had more workers. Closing a socket would reset connections that are just being
     /// established, so the workers serve these sockets, too.
     surplus: Vec<Listener>,
-    /// The addresses that no process of ours has listened on yet, nor on one that overlaps them.
+    /// The new addresses that overlap none on which this process or the previous one listens.
     new: Vec<SocketAddr>,
-    /// The addresses that no process of ours has listened on yet, but on one that overlaps them.
+    /// The new addresses that overlap one of those.
     beside_own: Vec<SocketAddr>,
 }
 
@@ -194,7 +194,7 @@ impl Listeners {
             let addr = listener.addr.0;
             listener.is_transparent = true;
             let with_addr = |failed| BindError::from_transparency(addr, failed);
-            if !transparent::is_transparent(&listener.socket).is_ok_and(|is_set| is_set) {
+            if !transparent::is_transparent(&listener.socket).unwrap_or(false) {
                 transparent::set_transparent(&listener.socket, addr.is_ipv6())
                     .map_err(with_addr)?;
             }

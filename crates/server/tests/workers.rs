@@ -144,10 +144,6 @@ fn backlog_that_no_other_process_serves_is_served_by_a_drain() -> Result<()> {
 /// Another program begins to listen with SO_REUSEPORT between bind(2) and listen(2): an upgrade prepares meanwhile.
 #[test]
 fn address_that_another_program_has_taken_since_bind_is_in_use() -> Result<()> {
-    let shared = BindOptions {
-        reuse_port: true,
-        v6_only: false,
-    };
     for (wanted, own, taken) in [
         ("127.0.0.1", None, "127.0.0.1"),
         ("0.0.0.0", None, "127.0.0.1"),
@@ -157,20 +153,17 @@ fn address_that_another_program_has_taken_since_bind_is_in_use() -> Result<()> {
     ] {
         let [wanted, taken]: [IpAddr; 2] = [wanted.parse()?, taken.parse()?];
         let own: Option<IpAddr> = own.map(str::parse).transpose()?;
-        let first = listener::listen(SocketAddr::new(own.unwrap_or(wanted), 0), shared)?;
+        let first = listener::listen(SocketAddr::new(own.unwrap_or(wanted), 0), SHARED)?;
         let port = first.local_addr()?.port();
         let _own = own.is_some().then_some(first);
         let existing = ExistingListeners {
-            open: own
-                .map(|ip| SocketAddr::new(ip, port))
-                .into_iter()
-                .collect(),
+            open: Vec::from_iter(own.map(|ip| SocketAddr::new(ip, port))),
             ..ExistingListeners::default()
         };
         let addrs = [(ListenerId(0), SocketAddr::new(wanted, port))];
         let mut inherited = InheritedSockets::default();
         let listeners = Listeners::open(&addrs, &existing, 2, &mut inherited)?;
-        let other = listener::listen(SocketAddr::new(taken, port), shared)?;
+        let other = listener::listen(SocketAddr::new(taken, port), SHARED)?;
         let refused = listeners.listen().expect_err("in use");
         ensure!(refused.is_in_use(), "{refused}");
         drop(other);
@@ -182,11 +175,7 @@ fn address_that_another_program_has_taken_since_bind_is_in_use() -> Result<()> {
 /// An upgrade to more workers may still be refused. Closing a socket that has taken clients would reset them.
 #[test]
 fn sockets_of_further_workers_take_no_client_before_they_listen() -> Result<()> {
-    let options = BindOptions {
-        reuse_port: true,
-        v6_only: false,
-    };
-    let previous = listener::listen(SocketAddr::from(([127, 0, 0, 1], 0)), options)?;
+    let previous = listener::listen(SocketAddr::from(([127, 0, 0, 1], 0)), SHARED)?;
     let addr = previous.local_addr()?;
     let mut inherited = InheritedSockets {
         previous_tcp: HashMap::from([(addr, vec![previous.try_clone()?])]),
@@ -246,6 +235,11 @@ fn start_two_workers(service: &Arc<CountingService>) -> Result<(Workers, SocketA
     let any_port = SocketAddr::from(([127, 0, 0, 1], 0));
     start_workers(service, 2, any_port, InheritedSockets::default())
 }
+
+const SHARED: BindOptions = BindOptions {
+    reuse_port: true,
+    v6_only: false,
+};
 
 fn start_workers(
     service: &Arc<CountingService>,

@@ -76,14 +76,8 @@ fn pages_name_every_option() {
 /// The option that a line of a help describes: `  -l, --listen <ADDR>` or `      --workers <N>`, less far to the right than the
 /// descriptions.
 fn long_option(line: &str) -> Option<&str> {
-    let declaration = line
-        .strip_prefix("      --")
-        .or_else(|| line.strip_prefix("  -")?.get(1..)?.strip_prefix(", --"))?;
-    let name_len = declaration
-        .find([' ', '[', '=', '.'])
-        .unwrap_or(declaration.len());
-    let start = line.len() - declaration.len() - "--".len();
-    line.get(start..start + "--".len() + name_len)
+    let option = line.get(6..).filter(|text| text.starts_with("--"))?;
+    option.split([' ', '[', '=', '.']).next()
 }
 
 /// README.md and the pages in docs/.

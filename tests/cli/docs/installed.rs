@@ -198,7 +198,10 @@ fn intercept_unit_creates_its_authority_and_opens_tls() {
     assert_eq!(intercept.status_field("CapBnd"), "0000000000000000");
     drop(intercept);
 
-    // As the comment in the unit advises for ports below 1024.
+    assert_contains(
+        &unit.text,
+        &["for ports\n# below 1024 CAP_NET_BIND_SERVICE"],
+    );
     unit.edit("intercept.toml", &[("127.0.0.1:8080", "127.0.0.1:443")]);
     let added =
         "AmbientCapabilities=CAP_NET_BIND_SERVICE\nCapabilityBoundingSet=CAP_NET_BIND_SERVICE\n";
@@ -219,6 +222,8 @@ fn udp_pages_drop_in_starts_the_kernel_data_path() {
     fs::write(list, "10.81.0.2\n").expect("the list");
     let page = Page::new(include_str!("../../../docs/udp.md"));
     let drop_in = page.section("## Kernel offload").block("[Service]");
+    // What is left of the drop-in is not applied here.
+    assert_contains(&drop_in, &["ProtectKernelTunables=no", "ProcSubset=all"]);
     let unit = Unit::installed(&scratch, "peername.service").with_drop_in(&drop_in);
     unit.edit(
         "proxy.toml",
@@ -233,6 +238,7 @@ fn udp_pages_drop_in_starts_the_kernel_data_path() {
     proxy.signal(Signal::TERM);
     proxy.wait_success(Duration::from_secs(5));
 
+    // The drop-in suits the template, too: its filter is the same.
     let instance = format!("{root}/usr/lib/systemd/system/peername@.service");
     let instance = fs::read_to_string(instance).expect("the unit");
     let filters = |text: &str| text.matches("\nSystemCallFilter=").count();

@@ -3,11 +3,12 @@
 
 use std::net::SocketAddr;
 
-use super::{BECOME_ACTIVATED, Backends};
+use super::Backends;
 use crate::harness::addr::{LISTEN_V4, TARGET_V4, fresh_client_v4};
 use crate::harness::header_bytes;
 use crate::harness::lab::{Scratch, assert_contains, assert_succeeds};
 use crate::harness::peername::{PROXY_ARGS, Peername, words};
+use crate::harness::programs::BECOME_ACTIVATED;
 use crate::harness::rig::proxy::connect_fresh_client;
 use crate::harness::rig::upgrade::UpgradeRig;
 

@@ -7,11 +7,10 @@ use std::time::Duration;
 
 use peername_sys::process::pidfd;
 
-use super::server_pidfd;
 use crate::harness::addr::{BALANCER_V4, LISTEN_V4, fresh_client_v4};
 use crate::harness::conn::{Conn, End};
 use crate::harness::lab::{Host, WAIT_LIMIT, python, wait_until};
-use crate::harness::rig::exec::{MODES, PRELOAD, ProgramRig, ServerRig, v2};
+use crate::harness::rig::exec::{MODES, PRELOAD, ProgramRig, ServerRig, server_pidfd, v2};
 
 /// A server gets a signal every millisecond while headers arrive whole and in pieces. Servers that block in accept(2), and
 /// servers that don't, report every client.

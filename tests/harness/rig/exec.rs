@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
+use peername_sys::process::pidfd::{self, PidFd};
 use rustix::process::Pid;
 
 use super::proxy::front_of;
@@ -231,6 +232,12 @@ pub(crate) fn pseudo_ipv4(client: Ipv6Addr) -> std::net::Ipv4Addr {
             (hash ^ u32::from(byte)).wrapping_mul(16_777_619)
         });
     std::net::Ipv4Addr::from_bits(0xf000_0000 | ((hash ^ hash >> 28) & 0x0fff_ffff))
+}
+
+/// The server itself: the first descendant of the process that made its PID namespace.
+pub(crate) fn server_pidfd(process: &Process) -> PidFd {
+    let children = pidfd::descendants(process.pid());
+    PidFd::open(*children.first().expect("a server")).expect("a server")
 }
 
 /// Finds the header waiter of a program started here. It is the process in the same network namespace that still has the

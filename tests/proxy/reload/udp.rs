@@ -69,7 +69,7 @@ fn reload_changes_udp_listeners_and_trust() {
 /// datagrams.
 #[test]
 fn added_listener_does_not_take_over_sessions_of_a_removed_one() {
-    let udp = |port| table(server_v4(port), &["10.81.0.0/24"]) + "protocol = \"udp\"\n";
+    let udp = |port| udp_table(server_v4(port));
     let without_udp = table(LISTEN_V4, &["10.81.0.0/24"]);
     let rig = ReloadRig::new(&(without_udp.clone() + &udp(8101)));
     let backend = DatagramSocket::bind(&rig.lab.server, TARGET_V4);
@@ -111,8 +111,7 @@ fn open_udp_sessions_outlive_their_listener_beside_a_wildcard_for_ipv6_only() {
 #[track_caller]
 fn assert_sessions_outlive_their_listener(others: &str) {
     let without_udp = table(LISTEN_V4, &["10.81.0.0/24"]) + others;
-    let with_udp =
-        without_udp.clone() + &table(server_v4(8101), &["10.81.0.0/24"]) + "protocol = \"udp\"\n";
+    let with_udp = without_udp.clone() + &udp_table(server_v4(8101));
     let rig = ReloadRig::new(&with_udp);
     let backend = DatagramSocket::bind(&rig.lab.server, TARGET_V4);
     let balancer = DatagramSocket::bind(&rig.lab.balancer, SocketAddr::new(BALANCER_V4, 0));
@@ -147,8 +146,7 @@ fn assert_sessions_outlive_their_listener(others: &str) {
 #[test]
 fn removed_udp_listener_keeps_descriptors_for_active_sessions_only() {
     let without_udp = table(LISTEN_V4, &["10.81.0.0/24"]);
-    let with_udp =
-        without_udp.clone() + &table(server_v4(8101), &["10.81.0.0/24"]) + "protocol = \"udp\"\n";
+    let with_udp = without_udp.clone() + &udp_table(server_v4(8101));
     let few_descriptors = ["prlimit", "--nofile=512:512"];
     let rig = ReloadRig::start_through(&few_descriptors, &with_udp, &["--workers=1", ADMIN]);
     let backend = DatagramSocket::bind(&rig.lab.server, TARGET_V4);
@@ -181,8 +179,7 @@ fn removed_udp_listener_keeps_descriptors_for_active_sessions_only() {
 #[test]
 fn reload_warns_of_a_limit_of_sessions_below_the_requested_one() {
     let without_udp = table(LISTEN_V4, &["10.81.0.0/24"]);
-    let with_udp =
-        without_udp.clone() + &table(server_v4(8101), &["10.81.0.0/24"]) + "protocol = \"udp\"\n";
+    let with_udp = without_udp.clone() + &udp_table(server_v4(8101));
     let few_descriptors = ["prlimit", "--nofile=256:256"];
     let rig = ReloadRig::start_through(&few_descriptors, &without_udp, &["--workers=1"]);
     let _open = rig.connect(LISTEN_V4);
@@ -195,7 +192,7 @@ fn reload_warns_of_a_limit_of_sessions_below_the_requested_one() {
 fn replaced_udp_listeners_leave_their_descriptors_to_the_new_ones() {
     let (lab, files) = (Lab::new(), Scratch::new());
     let write = |listen| {
-        let udp = table(listen, &["10.81.0.0/24"]) + "protocol = \"udp\"\n";
+        let udp = udp_table(listen);
         files.write("proxy.toml", &udp)
     };
     let config = write(LISTEN_V4);
@@ -221,8 +218,7 @@ fn replaced_udp_listeners_leave_their_descriptors_to_the_new_ones() {
 #[test]
 fn active_session_of_a_removed_listener_ends_after_the_drain_time() {
     let without_udp = table(LISTEN_V4, &["10.81.0.0/24"]);
-    let with_udp =
-        without_udp.clone() + &table(server_v4(8101), &["10.81.0.0/24"]) + "protocol = \"udp\"\n";
+    let with_udp = without_udp.clone() + &udp_table(server_v4(8101));
     let rig = ReloadRig::start_through(&[], &with_udp, &["--workers=1", "--drain=3s", ADMIN]);
     let backend = DatagramSocket::bind(&rig.lab.server, TARGET_V4);
     let balancer = DatagramSocket::bind(&rig.lab.balancer, SocketAddr::new(BALANCER_V4, 0));
@@ -240,4 +236,9 @@ fn active_session_of_a_removed_listener_ends_after_the_drain_time() {
     wait_until("the descriptors are released", || {
         read_limit(&rig.lab.server) > before
     });
+}
+
+/// A table of a UDP listener that trusts the balancers.
+fn udp_table(listen: SocketAddr) -> String {
+    table(listen, &["10.81.0.0/24"]) + "protocol = \"udp\"\n"
 }

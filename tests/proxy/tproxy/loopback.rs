@@ -8,6 +8,7 @@ use crate::harness::conn::Conn;
 use crate::harness::header_bytes::v1;
 use crate::harness::lab::{Host, Lab, Scratch, assert_contains};
 use crate::harness::peername::{Peername, words};
+use crate::harness::programs::BECOME_ACTIVATED;
 use crate::harness::rig::upgrade::UpgradeRig;
 
 /// On loopback no network can be congested and no peer can vanish, so congestion control and keepalive differ there. A
@@ -92,5 +93,3 @@ impl LoopbackRig {
 
 const PROXY: &str = "proxy --listen=127.0.0.1:25577 --target-v4=127.0.0.1:9000 --trust=10.81.0.0/24 \
                      --trust=loopback";
-/// Executes the program in its arguments with an activated TCP and an activated UDP socket.
-const BECOME_ACTIVATED: &str = include_str!("../../cli/service_manager/become_activated.py");

@@ -159,10 +159,10 @@ impl Predecessor {
     /// Adopts the listener of `--admin` on this address, if there was one, and if clients still reach it.
     pub fn adopt_admin(&mut self, wanted: &AdminAddr) -> Option<AdminListener> {
         let addr = wanted.to_string();
-        if !is_reached(wanted, self.admin.get(&addr)?) {
+        let socket = self.admin.remove(&addr)?;
+        if !is_reached(wanted, &socket) {
             return None;
         }
-        let socket = self.admin.remove(&addr)?;
         self.adopted_admin.insert(addr);
         Some(AdminListener::adopt(wanted.clone(), socket))
     }
@@ -179,7 +179,7 @@ impl Predecessor {
             && self.given.iter().any(|given| {
                 given.is_stream
                     && given.addr == wanted
-                    && !transparent::is_transparent(given).is_ok_and(|is_set| is_set)
+                    && !transparent::is_transparent(given).unwrap_or(false)
             });
         ensure!(
             !is_reversed && !would_be_set,

@@ -236,8 +236,8 @@ impl FileWatch {
         }
     }
 
-    /// Waits for an event, or until the files differ from what was read. If a directory is not watched, waits for
-    /// [`POLL_INTERVAL`] at most, or for [`HANG_INTERVAL`] if the files could not be read. Returns whether one has come.
+    /// Waits for an event, or until the files differ from what was read; then returns `true`. Where a directory is not watched,
+    /// returns `false` after [`POLL_INTERVAL`], or after `hang_interval` if the files could not be read.
     async fn wait_event(&mut self) -> bool {
         if self.directories.is_complete() {
             let interval = if self.awaits_event || self.read.files.is_empty() {

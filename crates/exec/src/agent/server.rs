@@ -94,8 +94,6 @@ pub struct Agent {
     socket: UnixListener,
     /// When connections are accepted again; `None` while they are accepted.
     accept_at: Option<Instant>,
-    /// When the notes for the service manager are repeated.
-    repeat_notes_at: Option<Instant>,
     signals: SignalFd,
     /// `None` from the end of the store until another one is open.
     store: Option<Box<dyn DescriptorStore>>,
@@ -191,7 +189,6 @@ impl PreparedAgent {
             users,
             socket: socket.into(),
             accept_at: None,
-            repeat_notes_at: None,
             signals,
             store: Some(store),
             reopen_at: None,
@@ -231,8 +228,8 @@ impl Agent {
         let mut events = Vec::new();
         loop {
             let repeat_after = self.host.repeat_notes();
-            self.repeat_notes_at = repeat_after.map(|delay| Instant::now() + delay);
-            self.epoll.wait(self.wait_limit(), &mut events)?;
+            let repeat_at = repeat_after.map(|delay| Instant::now() + delay);
+            self.epoll.wait(self.wait_limit(repeat_at), &mut events)?;
             for event in events.drain(..) {
                 match event.token {
                     Token::SIGNALS => match self.signals.next() {
@@ -266,8 +263,8 @@ impl Agent {
         }
     }
 
-    /// Reads the policies again, and replaces each supervisor by one with the new policies. Connections whose header is not
-    /// complete are reset.
+    /// Reads the policies again, and replaces each supervisor by one with the new policies. Connections that wait at a supervisor,
+    /// for the rest of their header or for the program, are reset.
     fn reload(&mut self, cause: ReloadCause) {
         let loaded = self.host.load_policies();
         if let Some(watch) = &mut self.watch {
@@ -319,7 +316,7 @@ impl Agent {
                 .add(&self.socket, Token::SOCKET, Interest::Readable)?;
         }
         if let Some(watch) = &mut self.watch
-            && is_due(watch.due, now)
+            && watch.due <= now
         {
             watch.begin_comparison(&self.host.policy_directories(), now);
             if !self.host.are_policies_current() {
@@ -334,8 +331,8 @@ impl Agent {
         Ok(())
     }
 
-    /// How long the event loop may wait for events.
-    fn wait_limit(&self) -> Option<Duration> {
+    /// How long the event loop may wait for events. At `repeat_at` the notes for the service manager are repeated.
+    fn wait_limit(&self, repeat_at: Option<Instant>) -> Option<Duration> {
         let restarts = self
             .containers
             .values()
@@ -345,9 +342,9 @@ impl Agent {
         let others = [
             self.reopen_at,
             self.accept_at,
-            self.repeat_notes_at,
+            repeat_at,
             self.admin.as_ref().map(|admin| admin.due),
-            self.watch.as_ref().and_then(|watch| watch.due),
+            self.watch.as_ref().map(|watch| watch.due),
         ];
         let due = restarts.chain(deadlines).chain(others).flatten().min()?;
         // Rounded up, or the loop would wake before the deadline.

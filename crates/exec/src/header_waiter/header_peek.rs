@@ -104,11 +104,14 @@ pub(crate) fn peek_accepted(
             counter: None,
         }));
     }
-    let first = FirstPeek::new(table, connection, origin.peer, buffer);
-    if !matches!(first.step, Step::Store { .. }) && is_wakeup(table, connection, origin.peer) {
+    let (check, mut step) = HeaderCheck::start(table.settings(), origin.peer);
+    if step == Step::Peek {
+        step = check.peeked(peek(connection, buffer));
+    }
+    if !matches!(step, Step::Store { .. }) && is_wakeup(table, connection, origin.peer) {
         return None;
     }
-    Some(drive(table, connection, origin, judge, buffer, first))
+    Some(drive(table, connection, origin, judge, buffer, check, step))
 }
 
 /// Peeks again at a connection with an [incomplete](PeekOutcome::Incomplete) header, or at one that the library has parked for
@@ -123,8 +126,8 @@ pub(crate) fn peek_again(
         Ok(peer) => {
             let namespace = None;
             let origin = ConnectionOrigin { peer, namespace };
-            let first = FirstPeek::new(table, connection, peer, buffer);
-            drive(table, connection, origin, judge, buffer, first)
+            let (check, step) = HeaderCheck::start(table.settings(), peer);
+            drive(table, connection, origin, judge, buffer, check, step)
         }
         // The connection was reset meanwhile and has no peer address any more.
         Err(_) => {
@@ -157,27 +160,6 @@ fn is_wakeup(table: Table<'_>, connection: BorrowedFd<'_>, peer: SocketAddr) -> 
     })
 }
 
-/// A check after the first peek at the connection, if it is to be peeked at.
-struct FirstPeek {
-    check: HeaderCheck,
-    step: Step,
-}
-
-impl FirstPeek {
-    fn new(
-        table: Table<'_>,
-        connection: BorrowedFd<'_>,
-        peer: SocketAddr,
-        buffer: &mut [u8],
-    ) -> Self {
-        let (check, mut step) = HeaderCheck::start(table.settings(), peer);
-        if step == Step::Peek {
-            step = check.peeked(peek(connection, buffer));
-        }
-        Self { check, step }
-    }
-}
-
 /// Drives the check until the connection is ready, incomplete or refused.
 fn drive(
     table: Table<'_>,
@@ -185,7 +167,8 @@ fn drive(
     origin: ConnectionOrigin,
     judge: Option<&dyn ClientJudge>,
     buffer: &mut [u8],
-    FirstPeek { check, mut step }: FirstPeek,
+    check: HeaderCheck,
+    mut step: Step,
 ) -> PeekOutcome {
     let mut client = None;
     let peer = origin.peer;

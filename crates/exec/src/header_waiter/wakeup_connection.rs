@@ -1,10 +1,10 @@
 //! The wake-up connection: makes a listener readable although no client has connected.
 //!
-//! The library and the supervisor recognise it by the secret that it sends, and before that by its source
+//! The library and the supervisor recognize it by the secret that it sends, and before that by its source
 //! ([`peername_identity::Settings::is_wakeup`]). Its port is listed in the table for as long as the connection is open; no other
 //! process can have that port at that address, and no other wake-up connection of its kind (from 127.0.0.1, ::1, own addresses)
-//! has it at another address. A listener with TCP_DEFER_ACCEPT does not show a silent connection. Closing the connection with the
-//! secret unread resets it, so nothing stays in TIME_WAIT.
+//! has it at another address. The secret is sent at once, because a listener with TCP_DEFER_ACCEPT does not show a silent
+//! connection. Closing the connection with the secret unread resets it, so nothing stays in TIME_WAIT.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
@@ -112,8 +112,7 @@ impl WakeupConnection {
         !self.is_secret_sent && self.opened_at + UNANSWERED_AFTER <= now
     }
 
-    /// Whether the connection has reached an accept backlog, and was opened less than `patience` ago; or was opened without an
-    /// answer, which may take longer.
+    /// Whether the connection was opened less than `patience` ago or, as long as it has no answer, less than [`UNANSWERED_AFTER`].
     pub(super) fn is_recent(&self, now: Instant, patience: Duration) -> bool {
         if self.is_established() {
             self.opened_at + patience > now

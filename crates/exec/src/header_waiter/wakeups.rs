@@ -185,7 +185,7 @@ impl HeaderWaiter {
         };
         let at_listener =
             |wakeup: &&WakeupConnection| wakeup.listener == listener && !wakeup.is_passed_over;
-        let wakeups = self.wakeups.values().filter(at_listener);
+        let mut wakeups = self.wakeups.values().filter(at_listener);
         let unwoken = overdue.saturating_sub(wakeups.clone().count());
         if unwoken > 0 {
             let is_first_retry = oldest.missed_wakeups == 0;
@@ -200,10 +200,7 @@ impl HeaderWaiter {
             return;
         }
         let patience = oldest.patience();
-        if wakeups
-            .clone()
-            .any(|wakeup| wakeup.is_recent(now, patience))
-        {
+        if wakeups.any(|wakeup| wakeup.is_recent(now, patience)) {
             return;
         }
         let in_backlog = self

@@ -298,17 +298,9 @@ fn servers_that_exec_does_not_reach_are_refused() {
 
 #[test]
 fn units_of_sockets_that_exec_can_not_serve_are_refused() {
-    let refusal = |name: &str, lines: &str, unit: &str| {
-        let root = Root::new()
-            .with_service("lib", name, lines)
-            .with("lib/systemd/system/a.socket", "[Socket]\nAccept=yes\n")
-            .with("lib/systemd/system/b.socket", "[Socket]\nListenStream=80\n");
-        let unit = root.read(unit).unwrap();
-        let refused = refuse_socket_unit(root.0.path(), &unit);
-        refused.err().map(|error| error.to_string())
-    };
     for (name, unit, lines, reason) in [
         ("a@.service", "a@1.service", "", Some("Accept=yes")),
+        ("d@.service", "d@1.service", "", None),
         ("b.service", "b.service", "", None),
         ("b.service", "b.service", "PrivateNetwork=no", None),
         (
@@ -325,7 +317,14 @@ fn units_of_sockets_that_exec_can_not_serve_are_refused() {
             Some("PrivateNetwork=yes"),
         ),
     ] {
-        let refused = refusal(name, lines, unit);
+        let root = Root::new()
+            .with_service("lib", name, lines)
+            .with("lib/systemd/system/a.socket", "[Socket]\nAccept=yes\n")
+            .with("lib/systemd/system/b.socket", "[Socket]\nListenStream=80\n")
+            .with("lib/systemd/system/d.socket", "[Socket]\nAccept=no\n");
+        let read = root.read(unit).unwrap();
+        let refused = refuse_socket_unit(root.0.path(), &read).err();
+        let refused = refused.map(|error| error.to_string());
         assert_eq!(
             refused.is_some(),
             reason.is_some(),

@@ -162,8 +162,8 @@ impl ListenerPorts {
         self.alternates.values().any(|&alternate| alternate == port)
     }
 
-    /// Whether nothing listens at this address of another host: neither the jail nor a server of the program on all addresses,
-    /// which drops a connection without an answer while its accept backlog is full.
+    /// Whether nothing listens at this address of another host: not the jail, and no server of the program on all addresses.
+    /// Such a server drops a connection without an answer while its accept backlog is full.
     pub(super) fn lacks_listener(&self, address: &[u8]) -> bool {
         inet_address(address).is_some_and(|addr| {
             let port = addr.port();

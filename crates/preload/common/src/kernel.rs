@@ -271,7 +271,7 @@ struct Poll {
 const POLLIN: i16 = 1;
 const CLOCK_MONOTONIC: c_int = 1;
 /// A second in nanoseconds.
-const SECOND: i64 = 1_000_000_000;
+pub(crate) const SECOND: i64 = 1_000_000_000;
 const F_GETFL: usize = 3;
 const F_SETFL: usize = 4;
 const SIGABRT: c_int = 6;

@@ -73,7 +73,7 @@ impl Socket {
     /// and for a non-blocking socket.
     pub fn receive_timeout(self) -> Option<i64> {
         let [seconds, microseconds] = kernel::get_option(self.0, SOL_SOCKET, SO_RCVTIMEO).ok()?;
-        let timeout = i64::saturating_mul(seconds, 1_000_000_000)
+        let timeout = i64::saturating_mul(seconds, kernel::SECOND)
             .saturating_add(i64::saturating_mul(microseconds, 1000));
         (timeout > 0 && kernel::is_nonblocking(self.0) == Ok(false)).then_some(timeout)
     }

@@ -166,8 +166,7 @@ fn open_stdin() -> io::Result<pipe::Receiver> {
 /// Reports that the rules and routes are installed, restores lost ones until EOF on standard input, then removes all.
 async fn keep(mut kept: KeptRoutes, stdin: pipe::Receiver) -> Result<(), Error> {
     let mut notes = Vec::from_iter(kept.take_note());
-    // Subscribe before READY is reported: the notification of a removal names the program that removed, so that a program which
-    // removes a rule as soon as READY is reported is named, too.
+    // Subscribed before READY is reported: only a notification names the program that removes a rule, also right after READY.
     let monitors = Monitors::subscribe(kept.table(), |note| notes.push(note));
     print_line(READY);
     notes.iter().for_each(|note| print_line(note));

@@ -189,8 +189,8 @@ impl<K: Copy + Eq + Hash, T> LruTable<K, T> {
         self.remove_slot(id.slot)
     }
 
-    /// The entry to evict before `balancer` may have another, where there is no room for more entries than there are now, for
-    /// want of ports, say: one of its own if it has its share of them, else one of any balancer. `None` in an empty table.
+    /// The entry to evict before `balancer` may have another in a table that can't grow (no port is left, say): one of its own if
+    /// it has its share of the entries, else one of any balancer. `None` in an empty table.
     pub(crate) fn eviction_candidate_if_full(&self, balancer: IpAddr) -> Option<EntryId> {
         let share = TableLimits::balancer_share(self.len());
         let queues = match self.balancers.get(&balancer) {

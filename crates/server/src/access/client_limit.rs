@@ -31,12 +31,11 @@ impl ClientLimit {
     /// Acquires a permit for a connection of this client, an IPv4 address or an IPv6 /64; `None` if the client
     /// has its share already.
     pub fn try_acquire(&self, client: IpAddr) -> Option<ClientPermit> {
-        let has_room = |total: usize, held: usize| {
+        self.counts.count_if(client_prefix(client), |total, held| {
             let free = self.capacity.get().saturating_sub(total);
             // A client without a connection always gets one.
             held == 0 || held < 2 * free
-        };
-        self.counts.count_if(client_prefix(client), has_room)
+        })
     }
 }
 

@@ -158,15 +158,14 @@ pub fn fork(work: impl FnOnce() -> u8) -> Result<u32> {
     }
     // SAFETY: this is the process's only thread, so no lock is held by a thread that the child lacks,
     // and the child may call whatever the parent may.
-    match unsafe { libc::fork() } {
+    match checked(unsafe { libc::fork() }).call("fork(2)")? {
         0 => {
             // Unwinding would continue into the parent's functions, in the child.
             let code = catch_unwind(AssertUnwindSafe(work)).unwrap_or(PANICKED);
             // SAFETY: the call takes an integer. Handlers of atexit(3) are left to the parent.
             unsafe { libc::_exit(code.into()) }
         }
-        pid @ 1.. => Ok(pid.cast_unsigned()),
-        _ => Err(io::Error::last_os_error()).call("fork(2)"),
+        pid => Ok(pid.cast_unsigned()),
     }
 }
 

@@ -49,7 +49,7 @@ impl EgressProbe {
         let protocol = Protocol::from(libc::IPPROTO_RAW);
         let socket = Socket::new(domain, kind, Some(protocol)).call("socket(SOCK_RAW)")?;
         if let Some(mark) = mark {
-            socket.set_mark(mark).call("setsockopt(SO_MARK)")?;
+            super::set_mark(&socket, mark)?;
         }
         let requested = libc::SOF_TIMESTAMPING_TX_SOFTWARE.cast_signed();
         let fd = socket.as_fd();

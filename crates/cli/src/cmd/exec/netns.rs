@@ -62,11 +62,11 @@ fn listening_sockets(args: &Args, addrs: &[SocketAddr]) -> anyhow::Result<Vec<Ow
     for &addr in addrs {
         let failed = |failed| BindError::new(addr, failed);
         if args.protocol.has_tcp() {
-            let socket = listener::listen(addr, V6_ONLY).map_err(failed)?;
+            let socket = listener::listen(addr, BindOptions::ALONE).map_err(failed)?;
             sockets.push(OwnedFd::from(socket));
         }
         if args.protocol.has_udp() {
-            let socket = udp::listen(addr, V6_ONLY).map_err(failed)?;
+            let socket = udp::listen(addr, BindOptions::ALONE).map_err(failed)?;
             udp::start_receiving(&socket).map_err(failed)?;
             sockets.push(OwnedFd::from(socket));
         }
@@ -148,11 +148,6 @@ fn proxy_argv(given: &Given<Args>, addrs: &[SocketAddr]) -> Vec<OsString> {
 
 /// The ids of the options that take effect in this process.
 const APPLIED_HERE: [&str; 4] = ["mode", "listen", "ports", "header"];
-/// `[::]` takes IPv6 only, so that `0.0.0.0` can be bound beside it.
-const V6_ONLY: BindOptions = BindOptions {
-    reuse_port: false,
-    v6_only: true,
-};
 
 #[cfg(test)]
 mod tests {

@@ -18,7 +18,7 @@ use crate::stderr_line::try_write_line;
 pub(super) struct PolicyWatch {
     directories: DirectoryWatch,
     /// When the files are compared next.
-    pub(super) due: Option<Instant>,
+    pub(super) due: Instant,
     /// The directories that can't be watched.
     unwatched: BTreeSet<PathBuf>,
 }
@@ -28,7 +28,7 @@ impl PolicyWatch {
     pub(super) fn new() -> Result<Self> {
         Ok(Self {
             directories: DirectoryWatch::new()?,
-            due: None,
+            due: Instant::now() + QUIET_PERIOD,
             unwatched: BTreeSet::new(),
         })
     }
@@ -36,7 +36,7 @@ impl PolicyWatch {
     /// Watches these directories, too. Their files are compared once more, because they may have changed since they were read.
     pub(super) fn add_directories(&mut self, directories: &BTreeSet<PathBuf>) {
         self.watch_all(directories);
-        self.due = Some(Instant::now() + QUIET_PERIOD);
+        self.due = Instant::now() + QUIET_PERIOD;
     }
 
     /// Watches the directories that are at these paths now, because an event may have ended a watch, and schedules the next
@@ -48,7 +48,7 @@ impl PolicyWatch {
         } else {
             POLL_INTERVAL
         };
-        self.due = Some(now + interval);
+        self.due = now + interval;
     }
 
     /// Watches the directories, and logs those that can't be watched from now on.
@@ -71,8 +71,7 @@ impl PolicyWatch {
     /// Discards the events, and schedules the comparison, unless it is due earlier.
     pub(super) fn note_events(&mut self) {
         self.directories.drain();
-        let due = Instant::now() + QUIET_PERIOD;
-        self.due = Some(self.due.map_or(due, |earlier| earlier.min(due)));
+        self.due = self.due.min(Instant::now() + QUIET_PERIOD);
     }
 }
 
@@ -93,6 +92,10 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
+    use peername_sys::event::wait_readable;
+
     use super::*;
 
     #[test]
@@ -102,9 +105,32 @@ mod tests {
         for (directory, interval) in [("/", COMPARE_INTERVAL), ("/missing", POLL_INTERVAL)] {
             let directories = BTreeSet::from([directory.into()]);
             watch.add_directories(&directories);
-            assert!(watch.due.unwrap() <= Instant::now() + QUIET_PERIOD);
+            assert!(watch.due <= Instant::now() + QUIET_PERIOD);
             watch.begin_comparison(&directories, now);
-            assert_eq!(watch.due, Some(now + interval));
+            assert_eq!(watch.due, now + interval);
         }
+    }
+
+    /// Another directory is at the path after the rename, and is watched from the next comparison on.
+    #[test]
+    fn replaced_directory_is_reported_and_watched_again() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("watched");
+        fs::create_dir(&path).unwrap();
+        let directories = BTreeSet::from([path.clone()]);
+        let mut watch = PolicyWatch::new().unwrap();
+        watch.begin_comparison(&directories, Instant::now());
+        fs::rename(&path, root.path().join("before")).unwrap();
+        assert!(has_event(&watch));
+        watch.note_events();
+        assert!(watch.due <= Instant::now() + QUIET_PERIOD);
+        fs::create_dir(&path).unwrap();
+        watch.begin_comparison(&directories, Instant::now());
+        fs::write(path.join("file"), "").unwrap();
+        assert!(has_event(&watch));
+    }
+
+    fn has_event(watch: &PolicyWatch) -> bool {
+        wait_readable([watch.as_fd()], Some(Duration::ZERO)).unwrap()
     }
 }
