@@ -144,7 +144,8 @@ fn upgrade_reads_policies_and_lists_again() {
         format!("--check=rego:{policy}"),
         format!("--allow-client=@{clients}"),
     ];
-    let args = ["intercept", LISTEN, &ca, &check, &access];
+    let listen = format!("--listen={LISTEN_V4}");
+    let args = ["intercept", &listen, &ca, &check, &access];
     let mut rig = UpgradeRig::start(&lab.server, &args);
     let assert_answered = |code: &str| {
         let conn = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &request("close"));
@@ -245,7 +246,6 @@ fn request(connection: &str) -> Vec<u8> {
     format!("GET {target} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: {connection}\r\n\r\n").into()
 }
 
-const LISTEN: &str = "--listen=10.81.0.1:8443";
 const INTERCEPT: &str =
     "intercept --listen=10.81.0.1:8443 --allow-client=10.81.0.0/24 --drain=600s";
 const PARENT_PROXY: SocketAddr = v4([10, 81, 0, 2], 3128);

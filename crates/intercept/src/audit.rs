@@ -167,7 +167,7 @@ impl AuditRecord {
 
     /// Whether the proxy has cut the connection before there was a decision.
     fn is_cut_undecided(&self) -> bool {
-        self.decision == FinalDecision::Left && self.how == DRAIN
+        self.how == DRAIN
     }
 
     /// Records that the tunnel is relayed unopened on this connection.

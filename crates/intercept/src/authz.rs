@@ -7,7 +7,7 @@
 //! The access lists ([`AccessRules`]) decide first: a service is asked only about requests that they allow.
 //!
 //! With several services, each has its own circuit breaker, and the next service is asked if one can't be reached. The breaker of
-//! a policy that is evaluated in this process never opens, that of the last service not for errors that it answers.
+//! a policy that is evaluated in this process never opens, and that of the last service not because it answers with errors.
 //!
 //! A check always ends with a [`Verdict`] within the deadline: if the service fails, the failure mode decides. Decoding a
 //! response is separate from receiving it, for tests and fuzzing: see [`ext_authz_reply`], [`forward_auth_reply`] and
@@ -354,7 +354,7 @@ impl Shared {
     }
 
     fn is_last(&self, service: &Service) -> bool {
-        (self.config.services.last()).is_some_and(|last| std::ptr::eq(last, service))
+        matches!(&*self.config.services, [.., last] if std::ptr::eq(last, service))
     }
 
     fn fails_open(&self) -> bool {

@@ -262,7 +262,10 @@ impl Serve for Intercept {
         service: Self::Context,
     ) -> impl Future<Output = ()> + Send + 'static {
         // Made before the future is polled: a worker that ends drops futures that it has not polled yet.
-        let served = service.map(|service| (service.state.unrecorded_connection(), service));
+        let served = service.map(|service| {
+            let denials = service.state.sinks.denials.clone();
+            (UnrecordedConnection::new(denials), service)
+        });
         async move {
             // A listener has a service for as long as it accepts.
             if let Some((unrecorded, service)) = served {

@@ -18,7 +18,7 @@ use rustls_native_certs::load_native_certs;
 use tokio::sync::watch;
 
 use crate::audit::admission::AdmissionLog;
-use crate::audit::denials::{Denials, UnrecordedConnection};
+use crate::audit::denials::Denials;
 use crate::audit::failures::Failures;
 use crate::audit::otlp::SpanQueue;
 use crate::authz::authorize::Authorizer;
@@ -60,7 +60,7 @@ pub struct ClientConnectionConfig {
     /// The timeout for tunnels on which no byte moves, and for clients that don't read a stream.
     pub tunnel_timeout: Duration,
     /// The contact in the pages and problem details of refusals (`--contact`).
-    pub contact: Option<Arc<str>>,
+    pub contact: Option<String>,
 }
 
 impl ClientConnectionConfig {
@@ -276,16 +276,8 @@ impl InterceptState {
         }
     }
 
-    /// Creates the authorizer of this client to this target without a check service, of which only a worker has a client.
-    pub(crate) fn list_authorizer<'a>(
-        &self,
-        client: &'a ClientInfo,
-        target: &'a Arc<RequestTarget>,
-    ) -> Authorizer<'a> {
-        self.authorizer_by_lists(&self.lists(), client, target)
-    }
-
-    fn authorizer_by_lists<'a>(
+    /// Creates the authorizer by these lists, without a check service, of which only a worker has a client.
+    pub(crate) fn authorizer_by_lists<'a>(
         &self,
         lists: &LiveLists,
         client: &'a ClientInfo,
@@ -357,11 +349,6 @@ impl InterceptState {
             false => Remedy::AllowTcp(rule_with_port(to)),
         };
         Some(Remedy::rule_or(rules.is_some(), rule_with_port(to), other))
-    }
-
-    /// An accepted connection that has no audit record yet.
-    pub(crate) fn unrecorded_connection(&self) -> UnrecordedConnection {
-        UnrecordedConnection::new(self.sinks.denials.clone())
     }
 
     /// Forgets the refused connections to this port of the host's loopback: they were for a server in the jail.

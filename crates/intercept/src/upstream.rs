@@ -10,6 +10,7 @@ mod error;
 mod happy_eyeballs;
 mod idle_pool;
 mod message_head;
+// The audit record knows this module alone: through a re-export it would know all of `upstream`.
 pub(crate) mod request_body;
 mod resolver;
 mod retry;

@@ -7,6 +7,7 @@ use std::path::Path;
 use serde_json::json;
 
 use crate::harness::addr::v4;
+use crate::harness::admin::ADMIN;
 use crate::harness::check::service::{Opa, Service};
 use crate::harness::lab::{Host, Process, assert_contains, assert_fields, wait_for, wait_until};
 use crate::harness::peername::words;
@@ -155,12 +156,7 @@ fn next_service_is_asked_where_one_can_not_be_reached() {
     let first_opa = start_named_opa(host, first, "first");
     let second_opa = start_named_opa(host, second, "second");
     let url = |address| format!("--check=opa+http://{address}/v1/data/egress/allow");
-    let rig = stage.start(&[
-        &url(first),
-        &url(second),
-        LONG_CHECK_TIMEOUT,
-        "--admin=127.0.0.1:9300",
-    ]);
+    let rig = stage.start(&[&url(first), &url(second), LONG_CHECK_TIMEOUT, ADMIN]);
     let is_ready = || {
         let url = "http://127.0.0.1:9300/readyz";
         rig.lab
@@ -205,7 +201,7 @@ fn next_service_is_asked_where_one_answers_with_errors() {
         &format!("--check=http://{first}/verify"),
         &format!("--check=opa+http://{second}/v1/data/egress/allow"),
         LONG_CHECK_TIMEOUT,
-        "--admin=127.0.0.1:9300",
+        ADMIN,
     ]);
     assert_eq!(rig.curl_status(&["http://a.test/echo"]), 503);
     wait_until("the second is asked", || decider(&rig) == "second");

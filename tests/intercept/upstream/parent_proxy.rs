@@ -57,13 +57,13 @@ fn request_with_a_long_via_is_refused() {
 #[test]
 fn loop_of_two_proxies_ends() {
     let args = [
-        "--upstream-proxy=http://203.0.113.1:8081",
+        &format!("--upstream-proxy=http://{OTHER_PROXY}"),
         "--passthrough=a.test",
     ];
     let rig = InterceptLab::new().start(&args);
     let ca = rig.scratch.path_text("ca");
     let line = format!(
-        "intercept --listen=203.0.113.1:8081 --allow-client=any --passthrough=a.test --ca {ca} \
+        "intercept --listen={OTHER_PROXY} --allow-client=any --passthrough=a.test --ca {ca} \
          --upstream-proxy=http://{PROXY_ADDR}"
     );
     let _other = Peername::start(&rig.lab.balancer, &words(&line), &[OTHER_PROXY]);
@@ -86,12 +86,12 @@ fn loop_of_two_proxies_that_open_tls_ends() {
     run_ca("init");
     let other_pem = stage.scratch.write("other.pem", &run_ca("export"));
     let rig = stage.start(&[
-        "--upstream-proxy=http://203.0.113.1:8081",
+        &format!("--upstream-proxy=http://{OTHER_PROXY}"),
         &format!("--extra-ca={other_pem}"),
     ]);
     let pem = rig.scratch.path_text("ca.pem");
     let line = format!(
-        "intercept --listen=203.0.113.1:8081 --allow-client=any --ca {other_ca} --extra-ca {pem} \
+        "intercept --listen={OTHER_PROXY} --allow-client=any --ca {other_ca} --extra-ca {pem} \
          --upstream-proxy=http://{PROXY_ADDR}"
     );
     let _other = Peername::start(&rig.lab.balancer, &words(&line), &[OTHER_PROXY]);

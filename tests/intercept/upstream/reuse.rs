@@ -7,6 +7,7 @@ use std::thread;
 use serde_json::json;
 
 use crate::harness::addr::v4;
+use crate::harness::admin::ADMIN;
 use crate::harness::backend::Backend;
 use crate::harness::lab::{Process, assert_fields, wait_until};
 use crate::harness::peername::{IS_STATIC, words};
@@ -44,11 +45,7 @@ fn connection_of_open_uploads_serves_no_other_client() {
 /// closed, as the origin would go on waiting.
 #[test]
 fn connection_of_an_upload_that_is_stuck_is_closed() {
-    let options = [
-        "--workers=1",
-        "--allow-destination=10.81.0.1:9001",
-        "--admin=127.0.0.1:9300",
-    ];
+    let options = ["--workers=1", "--allow-destination=10.81.0.1:9001", ADMIN];
     let rig = InterceptRig::new(&options);
     // Its response to a request with a body does not end.
     let origin = include_str!("early_http2.py").replace("HEADERS, END,", "HEADERS, 4 | flags & 1,");
@@ -81,7 +78,11 @@ fn connection_that_holds_back_a_body_is_not_reused() {
         "--allow-destination=10.81.0.1:9001",
         "--idle-timeout=1s",
     ]);
-    let _origin = rig.start_python_origin(include_str!("window_http2.py"));
+    let origin = include_str!("early_http2.py").replace(
+        "if kind == HEADERS:",
+        "if kind == DATA and window == 0 or kind == HEADERS and flags & 1:",
+    );
+    let _origin = rig.start_python_origin(&origin);
     let body = format!("@{}", rig.scratch.write("held-back", &"x".repeat(65536)));
     let upload = "https://a.test:9001/upload";
     let answer = rig.curl_status(&["-H", "Expect:", "--data-binary", &body, upload]);

@@ -18,7 +18,7 @@ use crate::load::meter::{latency_metrics, new_latency_histogram};
 /// The work that all clients share, and what they record.
 pub(super) struct SharedWork {
     shape: LoadShape,
-    /// The number of connections that wait for each other before their first request: with `at_once` the first one of each
+    /// The number of connections that wait for each other before their handshakes: with `at_once` the first one of each
     /// client, else none.
     first_connections: usize,
     start_barrier: Barrier,

@@ -310,8 +310,8 @@ impl Authorizer<'_> {
         }
     }
 
-    /// Records a denial of this tunnel if the access lists deny it and no approver would be asked. This is for a connection
-    /// that ended before there was a request to decide on.
+    /// Records a denial of a tunnel to this target if the access lists deny it and no approver would be asked. This is for a
+    /// connection that ended without a request, and for a request that was refused before it was decided on.
     pub(crate) fn record_denied_tunnel(&self, record: &mut AuditRecord) {
         let subject = Subject::OpenedTunnel;
         let Some(Err(denied)) = self.decide_by_lists(subject) else {

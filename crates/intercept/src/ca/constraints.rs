@@ -95,12 +95,10 @@ impl Constraints {
         constraints
     }
 
-    /// The hosts from which [`Constraints::permit_only`] has made these constraints: all that are permitted, except the
-    /// [nonexistent name](NONEXISTENT_NAME).
+    /// The permitted hosts, without the [nonexistent name](NONEXISTENT_NAME) that [`Constraints::permit_only`] may have added.
     ///
-    /// Constraints of another program's certificate have no such hosts. To learn whether peername made them, the caller compares
-    /// them with what `permit_only` makes of the result. A user's own `invalid` is left out, too, so that constraints with it
-    /// are not recognized.
+    /// `permit_only` does not always make the same constraints of them again: another program may have made the certificate, or
+    /// a user may have permitted `invalid`.
     pub(super) fn permitted_hosts(&self) -> Vec<Subtree> {
         let nonexistent = Subtree::Name(NONEXISTENT_NAME.to_owned());
         self.permitted

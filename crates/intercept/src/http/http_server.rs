@@ -22,6 +22,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use super::client_connection::ClientConnection;
 use super::error_response::ErrorFormat;
 use super::exchange::Exchange;
+use super::framing::field_counter::MAX_CONCURRENT_STREAMS;
 use super::framing::watched_stream::{SharedFraming, WatchedStream};
 use super::framing::{FramingError, MAX_REQUEST_HEAD, MAX_REQUEST_HEADERS};
 use super::http2_stream::Http2Stream;
@@ -357,8 +358,6 @@ where
     let _ = timeout(LINGER, drained).await;
 }
 
-/// Requests of one HTTP/2 connection at a time.
-const MAX_CONCURRENT_STREAMS: u32 = 128;
 /// The interval of pings. hyper closes the connection of a client that does not acknowledge one within 20 s.
 const PING_INTERVAL: Duration = Duration::from_secs(60);
 /// How long a drain waits for a connection's request: for a lost packet to be sent again, and a slow client.

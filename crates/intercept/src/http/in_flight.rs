@@ -75,7 +75,7 @@ impl InFlightRecord {
     }
 
     /// Whether it is the record of a tunnel, and requests inside the tunnel have lines of their own.
-    pub(crate) fn is_superseded(&self) -> bool {
+    fn is_superseded(&self) -> bool {
         self.begun_before
             .is_some_and(|before| self.connection.exchanges.total_begun() > before)
     }
@@ -88,7 +88,9 @@ impl InFlightRecord {
             return;
         }
         if let Some(target) = self.record.target.clone() {
-            let authorizer = self.state.list_authorizer(&self.connection.info, &target);
+            let lists = self.state.lists();
+            let authorizer =
+                (self.state).authorizer_by_lists(&lists, &self.connection.info, &target);
             authorizer.record_denied_tunnel(&mut self.record);
         }
     }

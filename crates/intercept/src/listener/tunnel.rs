@@ -140,9 +140,9 @@ impl Tunnel {
         self.record.defer_to_tunnel_requests(&target);
         let server = HttpServer::new(state, &connection);
         if http2 {
-            server.serve_http2(stream, Arc::clone(&target)).await;
+            server.serve_http2(stream, target).await;
         } else {
-            let target = ServedTarget::Connection(Arc::clone(&target));
+            let target = ServedTarget::Connection(target);
             server.serve_http1(stream, target).await;
         }
     }
@@ -156,9 +156,7 @@ impl Tunnel {
         let target = Arc::new(target);
         self.record.defer_to_tunnel_requests(&target);
         let served = match self.destination {
-            Destination::Connect { .. } | Destination::Named(_) => {
-                ServedTarget::Connection(Arc::clone(&target))
-            }
+            Destination::Connect { .. } | Destination::Named(_) => ServedTarget::Connection(target),
             Destination::Redirected(addr) => ServedTarget::ByHost { port: addr.port() },
         };
         let server = HttpServer::new(state, &connection);

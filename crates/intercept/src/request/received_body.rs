@@ -15,7 +15,7 @@ use hyper::body::{Body, Frame, Incoming, SizeHint};
 #[derive(Debug)]
 pub(crate) struct ReceivedBody {
     incoming: Incoming,
-    /// Whether a frame with END_STREAM ends the body, which hyper then knows. Of chunks over HTTP/1 it does not tell.
+    /// Whether END_STREAM ends the body, which hyper's `is_end_stream` reports. It does not report the last chunk of HTTP/1.
     is_http2: bool,
 }
 

@@ -142,19 +142,17 @@ impl RequestTarget {
         }
     }
 
-    /// The target that a request to a proxy names first: in the request's target, else in Host. For the records of refused
-    /// requests only, which may name others, too.
+    /// The target that a request to a proxy names first: in the request's target, else in Host. It is for records only: Host may
+    /// name another target.
     pub(crate) fn first_named_by(request: &Parts) -> Option<Self> {
-        let host = || {
-            let host = request.headers.get(header::HOST)?;
-            Authority::try_from(host.as_bytes()).ok()
+        let named = match request.uri.authority() {
+            Some(authority) => authority.clone(),
+            None => Authority::try_from(request.headers.get(header::HOST)?.as_bytes()).ok()?,
         };
-        let named = request.uri.authority().cloned().or_else(host)?;
         let is_https = request.uri.scheme_str() == Some("https");
-        let default_port = match request.method {
-            Method::CONNECT => 443,
-            _ if is_https => 443,
-            _ => 80,
+        let default_port = match is_https || request.method == Method::CONNECT {
+            true => 443,
+            false => 80,
         };
         let to = HostPort {
             host: Host::parse(named.host()).ok()?,

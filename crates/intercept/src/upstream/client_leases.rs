@@ -69,7 +69,7 @@ impl FailedDials {
         }
     }
 
-    /// The cause of a dial for this key that has failed after `since`: also that of a request which has waited for it.
+    /// The cause for which a dial for this key has failed after `since`. A request that has waited for the dial fails for it, too.
     pub(super) fn cause_for(&self, key: &PoolKey, since: Instant) -> Option<&FailedAttempt> {
         self.0
             .iter()

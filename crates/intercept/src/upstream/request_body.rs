@@ -42,7 +42,7 @@ pub(crate) struct SendProgress {
     pub(crate) retried: AtomicBool,
 }
 
-/// The end of a body that its lease waits for, and by which it is abandoned.
+/// The body's side of a [`Sending`]: it learns that the lease has abandoned the body, and tells the lease when the body has ended.
 #[derive(Debug)]
 struct Tracker {
     abandoned: oneshot::Receiver<Infallible>,

@@ -238,7 +238,7 @@ verdict := false if input.attributes.request.http.path == \"/conflict\"
     assert!(ask(&client).await.decision.allows());
 }
 
-/// Another client's evaluation overtakes those of one client that wait.
+/// The evaluations of one client wait in a queue of their own. Another client's evaluation overtakes them.
 #[tokio::test]
 async fn slow_evaluations_of_one_client_delay_no_other_client() {
     let file = NamedTempFile::with_suffix(".rego").expect("a file");

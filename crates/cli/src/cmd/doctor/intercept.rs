@@ -188,15 +188,13 @@ fn run_in_jail(options: &[&str]) -> io::Result<Result<(), String>> {
         .args(["--", "true"])
         .stdin(Stdio::null())
         .output()?;
+    if output.status.success() {
+        return Ok(Ok(()));
+    }
     let stderr = String::from_utf8_lossy(&output.stderr);
     let last_line = stderr.lines().last().unwrap_or_default();
-    Ok(match output.status.success() {
-        true => Ok(()),
-        false => Err(last_line
-            .strip_prefix("peername: ")
-            .unwrap_or(last_line)
-            .to_owned()),
-    })
+    let failed = last_line.strip_prefix("peername: ").unwrap_or(last_line);
+    Ok(Err(failed.to_owned()))
 }
 
 /// What a confined `intercept` needs, with the default authority.

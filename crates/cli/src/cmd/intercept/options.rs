@@ -260,7 +260,7 @@ impl Intercept {
             idle_timeout: self.timeouts.idle_timeout,
             response_idle_timeouts: HostTimeouts::new(self.timeouts.host_idle_timeout.clone()),
             tunnel_timeout: self.timeouts.tunnel_timeout,
-            contact: self.contact.as_deref().map(Arc::from),
+            contact: self.contact.clone(),
         }
     }
 

@@ -267,8 +267,9 @@ const END_HEADERS: u8 = 0x4;
 const PADDED: u8 = 0x8;
 const PRIORITY: u8 = 0x20;
 
-/// As many streams as a client may have open at once (MAX_CONCURRENT_STREAMS of the server).
-const MAX_BODIES: usize = 128;
+/// The maximum number of streams that a client may have open at once (RFC 9113, section 5.1.2).
+pub(in crate::http) const MAX_CONCURRENT_STREAMS: u32 = 128;
+const MAX_BODIES: usize = MAX_CONCURRENT_STREAMS as usize;
 
 #[cfg(test)]
 mod tests {
